@@ -113,8 +113,7 @@ def probe(declared: str, seen: Answer) -> Answer:
 def compare(logits: Sequence[float], count: int, certified: bool, stock: Side, patch: Side) -> dict[str, object]:
     """Count the sets of one row; None where the contract leaves a field empty."""
     oracle = set(canonical(logits)[:count]) if certified and count else None
-    lost = bool(oracle and not oracle <= stock.kept)
-    stock_off = None if oracle is None or lost else sorted(oracle ^ stock.kept)
+    stock_off = None if oracle is None else sorted(oracle ^ stock.kept)
     patch_off = None if oracle is None else sorted(oracle ^ patch.kept)
     return {
         "kept_oracle": None if oracle is None else len(oracle),
@@ -122,7 +121,7 @@ def compare(logits: Sequence[float], count: int, certified: bool, stock: Side, p
         "kept_patch": len(patch.kept),
         "symdiff_stock": None if stock_off is None else len(stock_off),
         "symdiff_patch": None if patch_off is None else len(patch_off),
-        "symdiff_stock_patch": None if lost else len(stock.kept ^ patch.kept),
+        "symdiff_stock_patch": len(stock.kept ^ patch.kept),
         "equal_stock": None if stock_off is None else stock_off == [],
         "equal_patch": None if patch_off is None else patch_off == [],
         "prefix_stock": is_prefix(logits, stock.kept),

@@ -292,9 +292,7 @@ MUTATIONS = [
     ('or seen.also == ()', "and seen.also == ()"),
     ("seen.code == declared and", "seen.code != codes.PASS and"),
     ("observed=seen.code", "observed=declared"),
-    ("with_stock = not usable or _contains(stock.kept, boundary)", "with_stock = True"),
-    ("with_stock = not usable or _contains(stock.kept, boundary)", "with_stock = _contains(stock.kept, boundary)"),
-    ("_symdiff(stock.kept, patch.kept) if with_stock", "_symdiff(stock.kept, oracle) if with_stock"),
+    ("symdiff_stock_patch=_symdiff(stock.kept, patch.kept)", "symdiff_stock_patch=_symdiff(stock.kept, oracle)"),
 ]  # fmt: skip
 
 

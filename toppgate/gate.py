@@ -127,8 +127,8 @@ class Judged:
 class Comparison:
     """The row table's counts and equalities: reported, never deciding.
 
-    None where nothing can be said: what needs the oracle, if its boundary is not usable; and what sets stock
-    against another set, if stock lost an oracle token (rule 3).  An altered entry counts as not kept.
+    None where nothing can be said: what needs the oracle, if its boundary is not usable.  An altered entry counts as
+    not kept.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class Comparison:
     kept_patch: int
     symdiff_stock: int | None
     symdiff_patch: int | None
-    symdiff_stock_patch: int | None
+    symdiff_stock_patch: int
     equal_stock: bool | None
     equal_patch: bool | None
     prefix_stock: bool
@@ -254,8 +254,7 @@ def compare(boundary: Boundary, *, stock: Output, patch: Output) -> Comparison:
     _check_vocabulary(boundary.order.size, stock, patch)
     oracle = boundary.kept
     usable = boundary.usable
-    with_stock = not usable or _contains(stock.kept, boundary)
-    symdiff_stock = _symdiff(stock.kept, oracle) if usable and with_stock else None
+    symdiff_stock = _symdiff(stock.kept, oracle) if usable else None
     symdiff_patch = _symdiff(patch.kept, oracle) if usable else None
     return Comparison(
         kept_oracle=boundary.count if usable else None,
@@ -263,12 +262,17 @@ def compare(boundary: Boundary, *, stock: Output, patch: Output) -> Comparison:
         kept_patch=patch.size,
         symdiff_stock=symdiff_stock,
         symdiff_patch=symdiff_patch,
-        symdiff_stock_patch=_symdiff(stock.kept, patch.kept) if with_stock else None,
+        symdiff_stock_patch=_symdiff(stock.kept, patch.kept),
         equal_stock=None if symdiff_stock is None else symdiff_stock == 0,
         equal_patch=None if symdiff_patch is None else symdiff_patch == 0,
         prefix_stock=_is_prefix(stock, boundary.order),
         prefix_patch=_is_prefix(patch, boundary.order),
     )
+
+
+def count_within(difference: int, reference: int) -> bool:
+    """Return whether rule 6 accepts a count difference against a reference count."""
+    return difference <= COUNT_SLACK or COUNT_RATIO * difference < reference
 
 
 def _forced_findings(logits: Logits, token: int, output: Output) -> tuple[str, ...]:
@@ -306,7 +310,7 @@ def _set_findings(logits: Logits, boundary: Boundary, output: Output) -> tuple[s
         {
             "patch_noncanonical_tie" if tied else "patch_hole": _is_prefix(output, boundary.order),
             "patch_under_keep": _contains(output.kept, boundary),
-            "count_bound_exceeded": difference <= COUNT_SLACK or COUNT_RATIO * difference < boundary.count,
+            "count_bound_exceeded": count_within(difference, boundary.count),
         }
     )
 

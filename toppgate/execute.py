@@ -1,0 +1,239 @@
+"""Stage 2, parent side: stock and patch, each in its own process, and vLLM's sort in a third (contract, section 4).
+
+A worker that hangs, dies or delivers nothing costs its case only: the case gets a stop code, and the remaining cases
+run in a fresh worker.  The killed case is not repeated.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toppgate import codes, digests, host, inputs, progress, source
+from toppgate.errors import InputError, SourceError
+from toppgate.params import Case, Params
+from toppgate.processes import Worker
+from toppgate.stage import Run, Stop, finish
+
+SIDES = ("stock", "patch")
+SORT = "sort"
+SORT_MEMBER = "vllm/v1/sample/ops/topk_topp_sampler.py"
+SORT_FUNCTION = "apply_top_k_top_p_pytorch"
+
+
+@dataclass
+class Side:
+    """What one side delivered, case by case; grows while its workers run."""
+
+    name: str
+    source: str
+    environments: list[dict[str, Any]] = field(default_factory=list)
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def execute(run: Run) -> dict[str, Any]:
+    """Run stage 2 in a run directory and return its result, which it also writes as ``2_execute.json``.
+
+    Side effects: worker processes; ``outputs/``; ``scratch/``, which holds the workers' copies of foreign text and is
+    removed by seal.  Raises ``SourceError`` where a source cannot be had at all; a drifted one is a stop.
+    """
+    if run.stop is not None:
+        return finish(run, "2_execute", {"sides": {}})
+    (run.directory / "outputs").mkdir(exist_ok=True)
+    deadline = time.monotonic() + run.params.limits.total_seconds
+    try:
+        provided = host.provide(run.params.host.model_dump(exclude_unset=True), source.cache())
+        sides = _run_sides(run, provided, deadline)
+        sides.append(_run_sort(run, provided, deadline))
+    except SourceError as error:
+        code = str(error).split(":")[0]
+        if code not in codes.EVIDENCE:
+            raise
+        return finish(run.stopped(Stop(code, str(error))), "2_execute", {"sides": {}})
+    return finish(run, "2_execute", {"host": _describe(provided), "sides": {side.name: _plain(side) for side in sides}})
+
+
+def _describe(provided: host.Host) -> dict[str, Any]:
+    return {"version": provided.version, "sha256": provided.sha256, "stand_ins": list(provided.stand_ins)}
+
+
+def _plain(side: Side) -> dict[str, Any]:
+    return {"source": side.source, "environments": side.environments, "cases": side.cases}
+
+
+def _run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
+    """Run stock and patch side by side.  Each source is read anew, so a file that changes in between is seen."""
+    sides: list[Side] = []
+    threads = []
+    failures: list[SourceError] = []
+    for name in SIDES:
+        try:
+            spec = getattr(run.params, name).model_dump(exclude_unset=True)
+            found = source.resolve(spec, source.cache())
+        except SourceError as error:
+            failures.append(error)
+            break
+        side = Side(name, found.sha256)
+        sides.append(side)
+        threads.append(threading.Thread(target=_work, args=(run, side, found.data, provided, deadline)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return sides
+
+
+def _run_sort(run: Run, provided: host.Host, deadline: float) -> Side:
+    text = source.function(host.member(provided, SORT_MEMBER), SORT_FUNCTION).encode()
+    side = Side(SORT, digests.sha256(text))
+    _work(run, side, text, provided, deadline)
+    return side
+
+
+def _work(run: Run, side: Side, text: bytes, provided: host.Host, deadline: float) -> None:
+    """Take a side through its cases, one worker after another until none is left."""
+    scratch = run.directory / "scratch" / side.name
+    scratch.mkdir(parents=True, exist_ok=True)
+    kernel = scratch / "topk_topp_triton.py"
+    kernel.write_bytes(text)
+    waiting = list(_runnable(run, side))
+    while waiting:
+        job = _job(run, side, kernel, provided, waiting)
+        path = scratch / f"job-{len(side.environments)}-{len(waiting)}.json"
+        path.write_text(json.dumps(job))
+        worker = Worker("toppgate.worker", path, _environment(run.params, scratch), scratch / "stderr.txt")
+        done = _follow(run, side, worker, waiting, deadline)
+        waiting = waiting[done:]
+
+
+def _runnable(run: Run, side: Side) -> Iterator[Case]:
+    """Yield the cases whose input is there and the frozen one; the others get their code."""
+    for case in run.params.cases:
+        code, detail = check_input(run.directory, case, run.params)
+        if code == codes.PASS:
+            yield case
+        else:
+            _record(side, case, code, detail)
+
+
+def check_input(directory: Path, case: Case, params: Params) -> tuple[str, str]:
+    """Return ``pass`` or the stop code of a case's captured input, and why."""
+    if case.vocabulary > params.limits.vocabulary or case.batch > params.limits.batch:
+        return "limit_exceeded", f"{case.batch} x {case.vocabulary} is over the frozen limits"
+    path = directory / "inputs" / f"{case.id}.safetensors"
+    try:
+        found = inputs.from_bytes(path.read_bytes(), path.name).sha256
+    except FileNotFoundError:
+        return "input_missing", f"{path.name} is not there"
+    except (InputError, OSError) as error:
+        return "input_drift", str(error)
+    return (codes.PASS, "") if found == case.input else ("input_drift", f"SHA-256 is {found}, expected {case.input}")
+
+
+def _record(side: Side, case: Case, code: str, detail: str, **more: Any) -> None:
+    empty = {"input": None, "file": None, "repeats": [], "launches": [], "seconds": []}
+    side.cases[case.id] = {"code": code, "detail": detail, **empty, **more}
+
+
+def _job(run: Run, side: Side, kernel: Path, provided: host.Host, cases: list[Case]) -> dict[str, Any]:
+    return {
+        "run": run.id,
+        "side": side.name,
+        "device": run.params.device,
+        "source": str(kernel),
+        "sha256": side.source,
+        "host": None if provided.path is None or side.name == SORT else str(provided.path),
+        "host_sha256": provided.sha256,
+        "repeat": run.params.repeat,
+        "cases": [_case_job(run, side, case) for case in cases],
+    }
+
+
+def _case_job(run: Run, side: Side, case: Case) -> dict[str, Any]:
+    return {
+        "id": case.id,
+        "input": str(run.directory / "inputs" / f"{case.id}.safetensors"),
+        "output": str(output_path(run.directory, case.id, side.name)),
+        "compute_units": case.compute_units or run.params.compute_units,
+        "k": case.k,
+    }
+
+
+def output_path(directory: Path, case: str, side: str) -> Path:
+    """Return where a side's output of a case lies."""
+    return directory / "outputs" / f"{case}.{side}.safetensors"
+
+
+def _environment(params: Params, scratch: Path) -> dict[str, str]:
+    """The worker's environment: this one, with the device chosen and a fresh compile cache."""
+    chosen = {"TRITON_CACHE_DIR": str(scratch / "triton"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+    if params.device == "interpreter":
+        chosen |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, **chosen}
+
+
+def _follow(run: Run, side: Side, worker: Worker, waiting: list[Case], deadline: float) -> int:
+    """Follow one worker to its end; return how many of the waiting cases have their record."""
+    limit = run.params.limits.launch_seconds
+    done, running, due = 0, None, min(deadline, time.monotonic() + max(limit, START_SECONDS))
+    try:
+        while done < len(waiting):
+            event = worker.event(due)
+            if event is None:
+                break
+            if event.get("event") == "ready":
+                side.environments.append(event["environment"])
+                side.source = event["source"]
+            elif event.get("event") == "start":
+                running = event["case"]
+            elif event.get("event") == "done" and event["case"] == waiting[done].id:
+                _deliver(run, side, waiting[done], event)
+                done, running = done + 1, None
+            due = min(deadline, time.monotonic() + limit)
+    except TimeoutError:
+        worker.kill()
+        return done + _timed_out(side, waiting[done:], running, limit, over=time.monotonic() >= deadline)
+    ending = worker.end(grace=5)
+    if done == len(waiting):
+        return done
+    code = "output_missing" if ending is None else "worker_crashed"
+    detail = ending or "the worker ended with exit status 0 before it delivered the case"
+    started = running is not None or done > 0
+    lost = waiting[done : done + 1] if started else waiting[done:]  # what dies before its first case would die again
+    for case in lost:
+        _record(side, case, code, detail)
+    return done + len(lost)
+
+
+#: A worker may take this long to import torch and the host before its first case, whatever the launch limit.
+START_SECONDS = 120
+
+
+def _timed_out(side: Side, waiting: list[Case], running: str | None, limit: int, *, over: bool) -> int:
+    lost = waiting if over or running is None else waiting[:1]
+    why = "the frozen total time was over" if over else f"killed after {limit} s"
+    for case in lost:
+        _record(side, case, "timeout", why)
+    return len(lost)
+
+
+def _deliver(run: Run, side: Side, case: Case, event: dict[str, Any]) -> None:
+    """Record what a worker says it delivered; ``evidence`` judges it later, from the file."""
+    path = output_path(run.directory, case.id, side.name)
+    kept = sum(file.stat().st_size for file in (run.directory / "outputs").glob("*.safetensors"))
+    more = {key: event[key] for key in ("input", "repeats", "launches", "seconds")}
+    if not path.exists():
+        _record(side, case, "output_missing", f"{path.name} is not there", **more)
+    elif kept > run.params.limits.retained_bytes:
+        path.unlink()
+        _record(side, case, "limit_exceeded", f"{kept} bytes retained, over the frozen limit", **more)
+    else:
+        _record(side, case, codes.PASS, "", **{**more, "file": digests.sha256_file(path)})
+    progress.say(f"{side.name:5} {case.id}: {sum(event['seconds']):.1f} s")
+
+

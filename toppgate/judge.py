@@ -1,0 +1,254 @@
+"""Stage 3: a run directory becomes rows and a verdict.  ``judge`` is pure: it reads the directory and writes nothing.
+
+``verify`` calls it too, on a machine without torch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toppgate import codes, digests, gate, masses, oracle
+from toppgate.errors import ParamsError
+from toppgate.evidence import CaseEvidence, Evidence, gather
+from toppgate.gate import Boundary, Judged, Output
+from toppgate.outputs import Masks
+from toppgate.params import Case
+from toppgate.stage import Run, Stop
+
+#: The columns of ``rows.jsonl`` (contract, section 7), in the order in which the page shows them.
+COLUMNS = (
+    *("case", "row", "role", "code", "observed", "also", "after_stop", "p_fp32"),
+    *("kept_oracle", "kept_stock", "kept_patch", "kept_sort"),
+    *("symdiff_stock", "symdiff_patch", "symdiff_stock_patch", "mass_stock", "mass_patch", "mass_stock_patch"),
+    *("equal_stock", "equal_patch", "stock_code", "over_keep", "margin", "tie_group", "oracle_ids_sha256"),
+)
+
+#: Null on a row whose stock cannot serve as the comparison (rule 3).  The difference of the two masks stays: it is a
+#: fact about them alone, and what a reproduction row is there to show.
+STOCK_RELATIVE = ("symdiff_stock", "mass_stock", "equal_stock")
+
+ORDINARY_ROLES = ("control", "reproduction", "ordinary")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Every row in frozen order, and the verdict, as ``rows.jsonl`` and ``verdict.json`` hold them."""
+
+    rows: tuple[Row, ...]
+    verdict: dict[str, Any]
+
+    def rows_bytes(self) -> bytes:
+        """Return ``rows.jsonl``: one canonical JSON object a line."""
+        return b"".join(digests.canonical(row) + b"\n" for row in self.rows)
+
+    def verdict_bytes(self) -> bytes:
+        """Return ``verdict.json``."""
+        return digests.canonical(self.verdict) + b"\n"
+
+
+def judge(directory: Path, stop: Stop | None = None, harness: str | None = None) -> Judgement:
+    """Judge a run directory.
+
+    Parameters
+    ----------
+    directory : where stages 1 and 2 have run, or died
+    stop : what stage 3 found on entering, if anything
+    harness : the harness digest at stage 3; None to take the one that capture recorded
+
+    Raises
+    ------
+    ParamsError : where the directory holds no readable params, so not even the rows are known
+    """
+    found = gather(directory, stop, harness)
+    rows: list[Row] = []
+    details: dict[str, str] = {}
+    for case in found.params.cases:
+        evidence = found.case(case)
+        details[case.id] = evidence.detail
+        rows += _case_rows(case, evidence)
+    _mark_after_stop(rows, stopped=bool(found.stops))
+    verdict = _verdict(found, rows, details, harness or found.harness)
+    verdict["gate_stop"] = None if stop is None else {"code": stop.code, "detail": stop.detail}
+    return Judgement(tuple(rows), verdict)
+
+
+def _mark_after_stop(rows: list[Row], *, stopped: bool) -> None:
+    """The first stop ends the experiment; what comes later is diagnosis (contract, section 6)."""
+    for row in rows:
+        row["after_stop"] = stopped
+        stopped = stopped or row["code"] != codes.PASS
+
+
+def _case_rows(case: Case, evidence: CaseEvidence) -> Iterator[Row]:
+    for row, (role, token, expect) in enumerate(zip(case.roles(), case.tokens(), case.expected(), strict=True)):
+        p = case.ps()[row]
+        table: Row = dict.fromkeys(COLUMNS)
+        table |= {"case": case.id, "row": row, "role": role, "p_fp32": float(p) if np.isfinite(p) else None}
+        judged = _judge_row(evidence, row, role, token, p, table)
+        if role == "probe":
+            judged = gate.judge_probe(str(expect), judged)
+        table |= {"code": judged.code, "observed": judged.observed, "also": list(judged.also)}
+        table["stock_code"] = judged.stock_code
+        yield table
+
+
+def _judge_row(
+    evidence: CaseEvidence, row: int, role: str, token: int | None, p: np.float32, table: Row
+) -> Judged:
+    """Evidence, then admissibility, then the rules of the row's role; fills the table's diagnostics on the way."""
+    if evidence.code != codes.PASS or evidence.inputs is None or evidence.stock is None or evidence.patch is None:
+        return Judged(evidence.code if evidence.code != codes.PASS else "output_missing")
+    logits = evidence.inputs.logits[row]
+    code = gate.admissible(logits, p)
+    if code != codes.PASS:
+        return Judged(code)
+    stock, patch = _output(evidence.stock, row), _output(evidence.patch, row)
+    reference = oracle.reference(logits, p)
+    boundary = Boundary(reference.order, reference.count, reference.certified)
+    sort = None if evidence.sort is None else int(np.count_nonzero(evidence.sort.kept[row]))
+    table |= {"kept_sort": sort, **_diagnostics(logits, reference, boundary, stock, patch)}
+    if role == "forced":
+        return gate.judge_forced(logits, _token(token), stock=stock, patch=patch)
+    judged = gate.judge_ordinary(logits, boundary, stock=stock, patch=patch)
+    if judged.code == "stock_under_keep":
+        table |= dict.fromkeys(STOCK_RELATIVE)
+    return judged
+
+
+def _token(token: int | None) -> int:
+    if token is None:
+        raise ParamsError("params.yml: a forced row names no token")
+    return token
+
+
+def _output(masks: Masks, row: int) -> Output:
+    return Output(masks.kept[row], masks.altered(row), masks.nan(row))
+
+
+def _diagnostics(
+    logits: np.ndarray[Any, np.dtype[np.float32]],
+    reference: oracle.Reference,
+    boundary: Boundary,
+    stock: Output,
+    patch: Output,
+) -> Row:
+    """Reported, never deciding (contract, section 6)."""
+    counts = gate.compare(boundary, stock=stock, patch=patch)
+    table = {name: getattr(counts, name) for name in COLUMNS if hasattr(counts, name)}
+    pairs = {"stock": (stock.kept, boundary.kept), "patch": (patch.kept, boundary.kept)}
+    pairs["stock_patch"] = (stock.kept, patch.kept)
+    for name, (left, right) in pairs.items():
+        known = table[f"symdiff_{name}"] is not None
+        table[f"mass_{name}"] = masses.mass(reference, left ^ right) if known else None
+    if not boundary.usable:
+        return table
+    below, above = masses.margin(reference)
+    ids = np.sort(reference.order[: reference.count]).astype("<i4")
+    return table | {
+        "over_keep": masses.reaches_target(reference, max(patch.size - 1, 0)) if counts.prefix_patch else None,
+        "margin": {"below": below, "above": above},
+        "tie_group": masses.tie_group(reference, logits),
+        "oracle_ids_sha256": digests.sha256(ids.tobytes()),
+    }
+
+
+# ---------------------------------------------------------------------------------------------- the verdict
+
+
+def _verdict(found: Evidence, rows: list[Row], details: dict[str, str], harness: str) -> dict[str, Any]:
+    """PASS iff nothing stopped and at least one forced and one control row were judged; STOP otherwise."""
+    stops = [{"case": None, "row": None, "code": stop.code, "detail": stop.detail} for stop in found.stops]
+    for row in rows:
+        if row["code"] != codes.PASS:
+            detail = details[row["case"]]
+            stops.append({"case": row["case"], "row": row["row"], "code": row["code"], "detail": detail})
+    counts = _counts(rows)
+    passed = not stops and counts["forced"] >= 1 and counts["control"] >= 1 and counts["passed"] == counts["rows"] >= 1
+    first = {key: stops[0][key] for key in ("case", "row", "code")} if stops else None
+    return {
+        "schema": "toppgate/verdict/1",
+        "run": found.run,
+        "params": found.params_sha256,
+        "harness": harness,
+        "device": found.params.device,
+        "verdict": "PASS" if passed else "STOP",
+        "first_stop": first,
+        "stops": stops,
+        "counts": counts,
+        "envelope": envelope(rows),
+        "unshared_stops": sum(_unshared(row) for row in rows),
+        "banners": list(_banners(found, rows, counts)),
+        "statement": codes.STATEMENT,
+    }
+
+
+def _counts(rows: list[Row]) -> dict[str, int]:
+    roles = [row["role"] for row in rows]
+    passed = sum(row["code"] == codes.PASS for row in rows)
+    return {
+        "rows": len(rows),
+        "forced": roles.count("forced"),
+        "control": roles.count("control"),
+        "ordinary": sum(role in ORDINARY_ROLES for role in roles),
+        "probe": roles.count("probe"),
+        "passed": passed,
+        "stopped": len(rows) - passed,
+    }
+
+
+def _unshared(row: Row) -> bool:
+    """Whether a stop is the patch's alone: stock, by the same rules, has none or another."""
+    return row["code"] != codes.PASS and row["stock_code"] is not None and row["stock_code"] != row["code"]
+
+
+def envelope(rows: list[Row]) -> dict[str, Any]:
+    """Return upstream's batch envelope against vLLM's sort, case by case: a diagnostic, never part of the gate.
+
+    Within when the largest count difference of a batch is at most 3, or else below 0.5 % of the batch's largest
+    reference count (contract, section 6, Diagnostics).
+    """
+    cases: dict[str, Any] = {}
+    for name in dict.fromkeys(row["case"] for row in rows):
+        batch = [row for row in rows if row["case"] == name]
+        known = [row for row in batch if row["kept_sort"] is not None and row["kept_patch"] is not None]
+        if known:
+            largest = max(abs(row["kept_patch"] - row["kept_sort"]) for row in known)
+            within = gate.count_within(largest, max(row["kept_sort"] for row in known))
+            cases[name] = {"rows": len(known), "largest": largest, "within": within}
+    return cases
+
+
+def _banners(found: Evidence, rows: list[Row], counts: dict[str, int]) -> Iterator[str]:
+    """What a reader must know before the rows."""
+    if found.params.device == "interpreter":
+        yield "Interpreter evidence: Triton's interpreter ran the kernels on a CPU. This is not CUDA evidence."
+    forced = [row for row in rows if row["role"] == "forced"]
+    if forced and all(row["stock_code"] == codes.PASS for row in forced):
+        yield "Defect not reproduced: stock passes every forced row, so a PASS shows no fix."
+    for role in ("forced", "control"):
+        if counts[role] == 0:
+            yield f"No {role} row was judged, so this cannot be a PASS."
+    differ = sum(case.slices is not None and case.slices.stock != case.slices.patch for case in found.params.cases)
+    if differ:
+        yield f"Slices differ between stock and patch in {differ} of {len(found.params.cases)} cases: see the case table."
+    git = found.captured.get("git")
+    if not (isinstance(git, dict) and git.get("params_path")):
+        yield "Freeze not witnessed: the params file was not committed as it is when the run was captured."
+
+
+
+
+def gate_run(run: Run) -> Judgement:
+    """Judge a run on behalf of the stage 3 notebook and write ``rows.jsonl`` and ``verdict.json``.
+
+    Side effects: those two files.  Raises as ``judge`` does.
+    """
+    judged = judge(run.directory, run.stop, run.harness)
+    (run.directory / "rows.jsonl").write_bytes(judged.rows_bytes())
+    (run.directory / "verdict.json").write_bytes(judged.verdict_bytes())
+    return judged
