@@ -61,7 +61,7 @@ def test_masses_are_rounded_exact_quotients(drawn: tuple[Row, np.float32], rando
     chosen = np.array([random.random() < 0.5 for _ in row], np.bool_)
     order, weights = ranked(row)
     part = sum(weight for token, weight in zip(order, weights, strict=True) if chosen[token])
-    assert oracle.mass(oracle.reference(row, p), chosen).hex() == float(Fraction(part, sum(weights))).hex()
+    assert masses.mass(oracle.reference(row, p), chosen).hex() == float(Fraction(part, sum(weights))).hex()
 
 
 def test_masses_of_two_rows_do_not_share_a_normalizer() -> None:
@@ -69,15 +69,15 @@ def test_masses_of_two_rows_do_not_share_a_normalizer() -> None:
     first = oracle.reference(np.array([0.0, 0.0], np.float32), ONE)
     second = oracle.reference(np.array([0.0, 0.0, 0.0, 0.0], np.float32), ONE)
     for _ in range(2):
-        assert oracle.mass(first, np.array([True, False])) == 0.5
-        assert oracle.mass(second, np.array([True, False, False, False])) == 0.25
+        assert masses.mass(first, np.array([True, False])) == 0.5
+        assert masses.mass(second, np.array([True, False, False, False])) == 0.25
 
 
 @pytest.mark.parametrize("tokens", [np.ones(3, np.int64), np.ones(2, np.bool_), np.ones((1, 3), np.bool_)])
 def test_mass_refuses_a_set_of_another_kind(tokens: NDArray[np.bool_]) -> None:
     """Token ids, or a mask of another length, are no set by token id."""
     with pytest.raises(ValueError, match=r"bool \[3\] expected"):
-        oracle.mass(oracle.reference(np.zeros(3, np.float32), ONE), tokens)
+        masses.mass(oracle.reference(np.zeros(3, np.float32), ONE), tokens)
 
 
 @settings(max_examples=300, deadline=None)
@@ -88,18 +88,18 @@ def test_margins_of_any_row_are_rounded_exact_margins(drawn: tuple[Row, np.float
     found = oracle.reference(row, p)
     if found.count == 0:
         with pytest.raises(ValueError, match="no boundary"):
-            oracle.margin(found)
+            masses.margin(found)
         return
     weights = ranked(row)[1]
     shares = [Fraction(sum(weights[:c]), sum(weights)) for c in (found.count - 1, found.count)]
     exact = (float(Fraction(float(p)) - shares[0]), float(shares[1] - Fraction(float(p))))
-    assert hexes(np.array(oracle.margin(found))) == hexes(np.array(exact))
+    assert hexes(np.array(masses.margin(found))) == hexes(np.array(exact))
 
 
 def test_below_is_p_itself_where_one_token_is_kept() -> None:
     """For a single kept token the shorter prefix is empty."""
     p = np.float32(0.3)
-    assert oracle.margin(oracle.reference(np.array([5.0, 0.0], np.float32), p))[0] == float(p)
+    assert masses.margin(oracle.reference(np.array([5.0, 0.0], np.float32), p))[0] == float(p)
 
 
 @admissible
@@ -107,55 +107,55 @@ def test_reaching_the_target_starts_at_the_boundary(case: Case) -> None:
     """The certified prefix reaches the target, one token fewer does not, all tokens do and none never does."""
     found = oracle.reference(case.logits, case.p)
     wanted = {0: False, found.count - 1: False, found.count: True, found.order.size: True}
-    assert {count: oracle.reaches_target(found, count) for count in wanted} == wanted
+    assert {count: masses.reaches_target(found, count) for count in wanted} == wanted
 
 
 def test_reaching_follows_the_certificate_and_not_the_scan() -> None:
     """On a row whose scan is early the scan's own count does not reach the target by fsum."""
     bits = np.array([0, 0xC0332AA2, 0xC213C71C, 0xC246E68C, 0xC2812BD8, 0xC288C3A8], np.uint32)  # see test_oracle
     early = oracle.reference(bits.view(np.float32), ONE)
-    assert [oracle.reaches_target(early, count) for count in (early.count, early.count + 1)] == [False, True]
+    assert [masses.reaches_target(early, count) for count in (early.count, early.count + 1)] == [False, True]
 
 
 def test_the_empty_prefix_does_not_reach_a_target_of_zero() -> None:
     """Even p = 0 wants one token."""
     found = oracle.reference(np.zeros(2, np.float32), 0.0)
-    assert [oracle.reaches_target(found, count) for count in (0, 1)] == [False, True]
+    assert [masses.reaches_target(found, count) for count in (0, 1)] == [False, True]
 
 
 @pytest.mark.parametrize("count", [-1, 3])
 def test_reaching_refuses_a_count_outside_the_row(count: int) -> None:
     """A prefix has 0 to V tokens."""
     with pytest.raises(ValueError, match=f"^count: {count}, 0 to 2 expected$"):
-        oracle.reaches_target(oracle.reference(np.zeros(2, np.float32), ONE), count)
+        masses.reaches_target(oracle.reference(np.zeros(2, np.float32), ONE), count)
 
 
 def test_tie_group_counts_equal_logits_and_not_equal_weights() -> None:
     """Signed zeros tie; distinct logits whose weights are equal do not."""
     zeros = np.array([0.0, -0.0, 3.0, 0.0, -1.0], np.float32)
-    assert oracle.tie_group(oracle.reference(zeros, np.float32(0.8)), zeros) == 1
-    assert oracle.tie_group(oracle.reference(zeros, np.float32(0.95)), zeros) == 3
+    assert masses.tie_group(oracle.reference(zeros, np.float32(0.8)), zeros) == 1
+    assert masses.tie_group(oracle.reference(zeros, np.float32(0.95)), zeros) == 3
     tiny = np.array([1.0, 1e-30, 2e-30], np.float32)  # less than half an ulp away from 0 when 1 is subtracted
     last = oracle.reference(tiny, np.float32(0.9))
     assert last.count == 3
     assert last.weights[1] == last.weights[2]
-    assert oracle.tie_group(last, tiny) == 1
+    assert masses.tie_group(last, tiny) == 1
 
 
 def test_tie_group_refuses_another_rows_logits_and_a_row_without_boundary() -> None:
     """The logits must have the reference's shape, and there must be a boundary token."""
     row = np.zeros(2, np.float32)
     with pytest.raises(ValueError, match=r"^logits: shape \[3\], \[2\] expected$"):
-        oracle.tie_group(oracle.reference(row, ONE), np.zeros(3, np.float32))
+        masses.tie_group(oracle.reference(row, ONE), np.zeros(3, np.float32))
     with pytest.raises(ValueError, match="no boundary"):
-        oracle.tie_group(oracle.reference(row, 2.0), row)
+        masses.tie_group(oracle.reference(row, 2.0), row)
 
 
 @admissible
 def test_margins_are_the_rounded_exact_margins(case: Case) -> None:
     """Both margins are the correctly rounded exact rationals, and they agree with rows.json."""
     exact = nucleus(case.logits, case.p)
-    below, above = oracle.margin(oracle.reference(case.logits, case.p))
+    below, above = masses.margin(oracle.reference(case.logits, case.p))
     assert (below.hex(), above.hex()) == (float(exact.below).hex(), float(exact.above).hex())
     assert math.isclose(below, case.margin["below"], rel_tol=1e-5)
     assert math.isclose(above, case.margin["above"], rel_tol=1e-5)

@@ -338,7 +338,7 @@ def test_the_reference_loads_nothing_of_what_it_judges() -> None:
     code = (
         "import sys, toppgate.spec\n"
         "assert {m for m in sys.modules if m.startswith('toppgate')} == {'toppgate', 'toppgate.spec'}, 'spec'\n"
-        "import toppgate.oracle\n"
+        "import toppgate.oracle, toppgate.masses\n"
         "ours = {m for m in sys.modules if m.startswith('toppgate.')}\n"
         "assert ours == {'toppgate.spec', 'toppgate.masses', 'toppgate.oracle'}, ours\n"
         "foreign = {'torch', 'triton', 'papermill', 'vllm', 'scipy'} & set(sys.modules)\n"

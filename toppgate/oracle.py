@@ -21,7 +21,7 @@ hi is the correctly rounded sum, which is what ``math.fsum`` returns.  The compa
 rounding is monotonic, so a sum that is not strictly inside cannot round to one that is.  Elsewhere ``math.fsum``
 itself is called.
 
-This module is also the door to the diagnostics in ``masses``.
+Masses and margins of a reference are in ``masses``.
 """
 
 import math
@@ -31,10 +31,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from toppgate.masses import margin, mass, reaches_target, tie_group
 from toppgate.spec import Reference
 
-__all__ = ["Reference", "margin", "mass", "reaches_target", "reference", "tie_group"]
+__all__ = ["Reference", "reference", "rounded_sum"]
 
 #: exp(x) is below half the least subnormal, 2**-1075, for x < -745.14: libm then returns +0.0.
 _UNDERFLOW: Final = -746.0
