@@ -165,10 +165,12 @@ def test_hostile_text_is_escaped() -> None:
         {**case, "id": HOSTILE, "about": HOSTILE, "rows": {"kind": HOSTILE, HOSTILE: 1}} for case in params["cases"]
     ]
     evidence = make_evidence() | {"host": {HOSTILE: [HOSTILE]}}
-    lines = [{"case": HOSTILE, "side": HOSTILE, "code": HOSTILE, "detail": HOSTILE, "launches": [HOSTILE]}]
+    launches = [[{"kernel": HOSTILE, "slices": HOSTILE}]]
+    found = {"code": HOSTILE, "detail": HOSTILE, "repeats": [HOSTILE], "launches": launches}
+    sides = {HOSTILE: {"cases": {HOSTILE: found}}}
     html = report.verdict(verdict, params, evidence) + report.stops(verdict) + report.summary(rows, verdict)
     html += report.row_table(rows) + report.case_table(params) + report.provenance(verdict, params, evidence)
-    html += report.input_table(params["cases"]) + report.execution_table(lines)
+    html += report.input_table(params, {HOSTILE: HOSTILE}) + report.execution_table(sides)
     html += report.figure(figures.kept_counts(rows), HOSTILE, HOSTILE)
     page = Page(html)
     assert "<script" not in html
@@ -243,16 +245,18 @@ def test_captured_inputs_are_compared_with_the_frozen_ones() -> None:
     """Stage 1's table marks an input as frozen only where both digests are there and equal."""
     case = make_params()["cases"][0]
     for frozen, captured, marked in [("a", "a", 1), ("a", "b", 0), ("a", None, 0), (None, None, 0), (None, "a", 0)]:
-        assert report.input_table([case | {"input": frozen, "sha256": captured}]).count("✓ as frozen") == marked
+        table = report.input_table({"cases": [case | {"input": frozen}]}, {case["id"]: captured})
+        assert table.count("✓ as frozen") == marked
 
 
 def test_executions() -> None:
     """Stage 2's table shows the launches in order, whether the repeats agree, and dashes for what is not there."""
-    good = {"case": "c", "side": "stock", "code": "pass", "repeats": ["a", "a"], "seconds": [1.25, 0.5], "slices": 2}
-    good["launches"] = ["stats", *["step"] * 5, "mask"]
-    bad = {"case": "c", "side": "patch", "code": "output_nondeterministic", "repeats": ["a", "b"], "detail": "why"}
-    html = report.execution_table([good, bad, {"case": "d", "side": "sort"}])
+    steps = [{"kernel": "step", "slices": 2}] * 5
+    path = [{"kernel": "stats", "slices": 2}, *steps, {"kernel": "mask", "slices": None}]
+    good = {"code": "pass", "repeats": ["a", "a"], "launches": [path, path], "seconds": [1.25, 0.5]}
+    bad = good | {"code": "path_mismatch", "repeats": ["a", "b"], "launches": [path, path[:1]], "detail": "why"}
+    html = report.execution_table({"stock": {"cases": {"c": good}}, "patch": {"cases": {"c": bad, "d": {}}}})
     lines = [[Page(cell).text for cell in re.split("</t[hd]>", line)] for line in html.split("<tr>")[2:]]
     assert lines[0][:7] == ["c", "stock", "✓ pass", "2, equal", "stats, step × 5, mask", "2", "1.25, 0.50"]
-    assert lines[1][:7] == ["c", "patch", "✗ output_nondeterministicwhy", "2, different", "–", "–", "–"]
-    assert lines[2][:7] == ["d", "sort", "✗ –", "–", "–", "–", "–"]
+    assert lines[1][2:6] == ["✗ path_mismatchwhy", "2, different", "stats, step × 5, mask; stats", "2"]
+    assert lines[2][:7] == ["d", "patch", "✗ –", "–", "–", "–", "–"]

@@ -94,13 +94,12 @@ def stops(record: Record) -> Markup:
     return _fragment("stops", stops=list(record.get("stops") or []))
 
 
-def summary(rows: Sequence[Record], record: Record | None = None) -> Markup:
+def summary(rows: Sequence[Record], record: Record) -> Markup:
     """Return one line a case: rows, mask equality, the largest differences, the envelope against vLLM's sort.
 
     The envelope, and the number of stops that stock does not share, are the verdict's own (contract, section 6,
-    Diagnostics) and are dashes without it; nothing here decides.
+    Diagnostics); nothing here decides.
     """
-    record = record or {}
     envelope = record.get("envelope") or {}
     cases = [_case_summary(case, group) | {"envelope": envelope.get(case)} for case, group in _by_case(rows)]
     return _fragment("summary", cases=cases, unshared=record.get("unshared_stops"))
@@ -140,21 +139,27 @@ def provenance(record: Record, params: Record, evidence: Record) -> Markup:
     )
 
 
-def input_table(cases: Iterable[Record]) -> Markup:
-    """Return stage 1's captured inputs: frozen cases, each with the ``sha256`` of what was captured (null: nothing)."""
-    return _fragment("inputs", cases=[_case(case) for case in cases])
+def input_table(params: Record, inputs: Record) -> Markup:
+    """Return stage 1's captured inputs: each frozen case beside ``inputs[id]``, the SHA-256 of what was captured."""
+    cases = [_case(case) for case in params.get("cases") or []]
+    return _fragment("inputs", cases=[case | {"captured": inputs.get(case["id"])} for case in cases])
 
 
-def execution_table(executions: Iterable[Record]) -> Markup:
-    """Return stage 2's executions, one line a case and side.
+def execution_table(sides: Record) -> Markup:
+    """Return stage 2's executions, one line a side and case.
 
     Parameters
     ----------
-    executions
-        ``case``, ``side``, ``code``, ``detail``; ``repeats`` (their digests), ``launches`` (kernel names in order),
-        ``slices``, ``seconds`` (of each repeat).
+    sides
+        The ``sides`` of ``2_execute.json``: side to ``cases``, each with ``code``, ``detail``, ``repeats`` (digests),
+        ``launches`` (for each repeat, records with ``kernel`` and ``slices`` in order) and ``seconds``.
     """
-    return _fragment("executions", lines=[_execution(record) for record in executions])
+    lines = [
+        _execution(side, case, found)
+        for side, record in sides.items()
+        for case, found in (record.get("cases") or {}).items()
+    ]
+    return _fragment("executions", lines=lines)
 
 
 def kept_figure(rows: Sequence[Record]) -> Markup:
@@ -282,12 +287,19 @@ def _generator(rows: Any) -> str:
     return _short(f"{rows.get('kind', '–')}: {', '.join(settings)}" if settings else rows.get("kind", "–"))
 
 
-def _execution(record: Record) -> Record:
-    repeats, seconds = record.get("repeats") or [], record.get("seconds") or []
+def _execution(side: str, case: str, found: Record) -> Record:
+    """Put one case's repeats together; paths that differ are all shown."""
+    repeats, paths, seconds = (found.get(key) or [] for key in ("repeats", "launches", "seconds"))
+    names = [_runs(launch.get("kernel") for launch in path) for path in paths if path]
+    slices = {launch.get("slices") for path in paths for launch in path} - {None}
     return {
-        **record,
+        "case": case,
+        "side": side,
+        "code": found.get("code"),
+        "detail": found.get("detail"),
         "repeats": f"{len(repeats)}, {'equal' if len(set(repeats)) == 1 else 'different'}" if repeats else None,
-        "launches": _runs(record.get("launches") or [None]),
+        "launches": "; ".join(dict.fromkeys(names)) or None,
+        "slices": ", ".join(sorted(map(str, slices))) or None,
         "seconds": ", ".join(f"{value:.2f}" for value in seconds) or None,
     }
 
