@@ -146,11 +146,20 @@ def test_ids_of_different_rows_differ() -> None:
 
 def test_numbers_keep_their_whole_value() -> None:
     """A rounded mass has its whole value in the title; a count has thousands separators; a null is a dash."""
-    row = {"case": "a", "row": 0, "code": "pass", "kept_oracle": 18_000, "mass_patch": 9.87654321e-7, "mass_stock": 0.0}
+    row = {
+        "case": "a",
+        "row": 0,
+        "code": "pass",
+        "kept_oracle": 18_000,
+        "mass_patch": 9.87654321e-7,
+        "mass_stock": 0.0,
+        "mass_stock_patch": 1.0,
+    }
     html = report.row_table([row, {**row, "row": 1, "mass_patch": None}])
     assert '<td><span title="9.87654321e-07">9.877e-07</span></td>' in html
     assert "<td>18,000</td>" in html
     assert "<td>0</td>" in html
+    assert "<td>1</td>" in html
     assert "<td>–</td>" in html
 
 

@@ -368,8 +368,8 @@ def _count(value: Any) -> str:
 
 def _real(value: Any) -> str:
     """Write four digits, and the whole value a pointer away."""
-    if not isinstance(value, float) or value == 0:
-        return "0" if value == 0 else str(value)
+    if not isinstance(value, float) or value in {0.0, 1.0}:
+        return f"{value:g}" if isinstance(value, int | float) else str(value)
     return Markup('<span title="{}">{:.3e}</span>').format(repr(value), value)
 
 
