@@ -8,7 +8,7 @@ from typing import Any
 
 from toppgate import digests, harness, inputs, params, progress
 from toppgate.errors import InputError, RunError
-from toppgate.params import Case, Params
+from toppgate.schema import Case, Params
 from toppgate.stage import Run, Stop, finish
 
 

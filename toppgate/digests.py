@@ -42,9 +42,9 @@ def sha256_tree(files: Mapping[str, str]) -> Sha256:
 
 
 def sha256_arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Sha256:
-    """Return a framed digest of named arrays: for each, by name, one canonical JSON line of name, dtype and
-    shape, then the values, C order, little-endian.
+    """Return a framed digest of named arrays.
 
+    For each, by name: one canonical JSON line of name, dtype and shape, then the values, C order, little-endian.
     Independent of how a file format lays them out, so a pin outlives the file format's library.
     """
     digest = hashlib.sha256()

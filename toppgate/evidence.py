@@ -1,4 +1,4 @@
-"""Run- and case-level evidence: is there anything here that may be judged (contract, sections 4 and 7)?
+"""Run- and case-level evidence: what of a run may be judged (contract, sections 4 and 7).
 
 Everything is read from the run directory; nothing is believed that can be recomputed.
 """
@@ -12,7 +12,7 @@ from toppgate import codes, digests, harness, inputs, outputs, params, stage
 from toppgate.errors import InputError, RunError, ToppgateError
 from toppgate.inputs import Inputs
 from toppgate.outputs import Masks
-from toppgate.params import Case, Params
+from toppgate.schema import Case, Params
 from toppgate.stage import Stop
 
 SIDES = ("stock", "patch")
@@ -93,7 +93,7 @@ def _ordered(stops: list[Stop]) -> tuple[Stop, ...]:
 def _results(directory: Path) -> tuple[dict[str, Any], dict[str, Any], list[Stop]]:
     """Return both stages' results, empty where unusable, and why."""
     found: list[dict[str, Any]] = []
-    stops = []
+    stops: list[Stop] = []
     for name, code in (("1_capture", "input_missing"), ("2_execute", "output_missing")):
         try:
             result = stage.result(directory, name)
@@ -198,12 +198,12 @@ def _case(evidence: Evidence, case: Case) -> CaseEvidence:
 def _collect(findings: list[Finding], name: str, read: Callable[[], Masks]) -> Masks | None:
     try:
         return read()
-    except _Found as found:
+    except _FoundError as found:
         findings.append((found.code, f"{name}: {found.detail}"))
     return None
 
 
-class _Found(Exception):
+class _FoundError(Exception):
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(code)
         self.code, self.detail = code, detail
@@ -226,47 +226,56 @@ def _inputs(evidence: Evidence, case: Case) -> tuple[Inputs | None, list[Finding
 
 def _side(evidence: Evidence, case: Case, name: str, held: Inputs | None) -> Masks:
     """Check, in the order of the contract's codes, what one side delivered for a case."""
-    side = _mapping(_mapping(evidence.executed.get("sides")).get(name))
-    record = _mapping(_mapping(side.get("cases")).get(case.id))
+    record = _mapping(_mapping(_side_of(evidence, name).get("cases")).get(case.id))
     if not record:
         code = evidence.stops[0].code if evidence.stops else "output_missing"
-        raise _Found(code, "nothing was delivered")
+        raise _FoundError(code, "nothing was delivered")
     if record.get("code") != codes.PASS:
-        code = record.get("code")
-        raise _Found(code if code in codes.EVIDENCE else "output_unreadable", str(record.get("detail")))
+        code = str(record.get("code"))
+        raise _FoundError(code if code in codes.EVIDENCE else "output_unreadable", str(record.get("detail")))
     if held is None or record.get("input") != case.input:
-        raise _Found("input_drift", f"the worker read {record.get('input')}, expected {case.input}")
-    masks = _masks(evidence, case, name, side, record, held)
+        raise _FoundError("input_drift", f"the worker read {record.get('input')}, expected {case.input}")
+    masks = _masks(evidence, case, name, record, held)
     repeats = _list(record.get("repeats"))
     if len(repeats) != evidence.params.repeat or set(repeats) != {repeats[0]}:
-        raise _Found("output_nondeterministic", f"{len(set(repeats))} different outputs in {len(repeats)} repeats")
+        raise _FoundError("output_nondeterministic", f"{len(set(repeats))} different outputs in {len(repeats)} repeats")
     if name in SIDES:
         _check_path(evidence.params, case, name, record)
     return masks
 
 
-def _masks(
-    evidence: Evidence, case: Case, name: str, side: Mapping[str, Any], record: Mapping[str, Any], held: Inputs
-) -> Masks:
+def _side_of(evidence: Evidence, name: str) -> dict[str, Any]:
+    return _mapping(_mapping(evidence.executed.get("sides")).get(name))
+
+
+def _masks(evidence: Evidence, case: Case, name: str, record: Mapping[str, Any], held: Inputs) -> Masks:
     path = evidence.directory / "outputs" / f"{case.id}.{name}.safetensors"
     try:
         data = path.read_bytes()
         binding = outputs.binding_of(data, path.name)
         masks = outputs.from_bytes(data, (case.batch, case.vocabulary), path.name)
     except FileNotFoundError:
-        raise _Found("output_missing", f"{path.name} is not there") from None
+        raise _FoundError("output_missing", f"{path.name} is not there") from None
     except (InputError, OSError) as error:
-        raise _Found("output_unreadable", str(error)) from None
-    want = {"run": evidence.run, "side": name, "case": case.id, "source": side.get("source"), "input": case.input}
+        raise _FoundError("output_unreadable", str(error)) from None
+    want = {
+        "run": evidence.run,
+        "side": name,
+        "case": case.id,
+        "source": _side_of(evidence, name).get("source"),
+        "input": case.input,
+    }
     want |= {"shape": [case.batch, case.vocabulary], "repeats": record.get("repeats")}
     for key in sorted(set(want) | set(binding)):
         if key not in want or binding.get(key) != want[key]:
-            raise _Found("output_unreadable", f"{path.name}: {key}: got {binding.get(key)}, expected {want.get(key)}")
+            raise _FoundError(
+                "output_unreadable", f"{path.name}: {key}: got {binding.get(key)}, expected {want.get(key)}"
+            )
     if digests.sha256(data) != record.get("file"):
-        raise _Found("output_unreadable", f"{path.name}: SHA-256 is not the one recorded when it was delivered")
+        raise _FoundError("output_unreadable", f"{path.name}: SHA-256 is not the one recorded when it was delivered")
     raw = digests.sha256(masks.raw(held.logits).tobytes())
     if _list(record.get("repeats"))[:1] != [raw]:
-        raise _Found("output_unreadable", f"{path.name}: does not give back the output whose digest was recorded")
+        raise _FoundError("output_unreadable", f"{path.name}: does not give back the output whose digest was recorded")
     return masks
 
 
@@ -276,17 +285,17 @@ def _check_path(checked: Params, case: Case, name: str, record: Mapping[str, Any
     slices = None if case.slices is None else getattr(case.slices, name)
     launches = _list(record.get("launches"))
     if len(launches) != checked.repeat:
-        raise _Found("path_mismatch", f"launches of {len(launches)} repeats were seen, expected {checked.repeat}")
+        raise _FoundError("path_mismatch", f"launches of {len(launches)} repeats were seen, expected {checked.repeat}")
     for seen in launches:
         names = [_mapping(launch).get("kernel") for launch in _list(seen)]
         if names != path:
-            raise _Found("path_mismatch", f"launched {_counted(names)}, expected {_counted(path)}")
+            raise _FoundError("path_mismatch", f"launched {_counted(names)}, expected {_counted(path)}")
         for launch in seen:
             if launch.get("ours") is not True:
-                raise _Found("path_mismatch", f"{launch.get('kernel')}: its text is not in the pinned file")
+                raise _FoundError("path_mismatch", f"{launch.get('kernel')}: its text is not in the pinned file")
             if slices is not None and (launch.get("slices"), launch.get("grid")) != (slices, [case.batch * slices]):
                 got = f"{launch.get('slices')} slices, grid {launch.get('grid')}"
-                raise _Found("path_mismatch", f"{launch.get('kernel')}: {got}, expected {slices} slices")
+                raise _FoundError("path_mismatch", f"{launch.get('kernel')}: {got}, expected {slices} slices")
 
 
 def _counted(names: list[Any]) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 
 from toppgate import codes, digests, host, inputs, progress, source
 from toppgate.errors import InputError, SourceError
-from toppgate.params import Case, Params
 from toppgate.processes import Worker
+from toppgate.schema import Case, Params
 from toppgate.stage import Run, Stop, finish
 
 SIDES = ("stock", "patch")
@@ -136,7 +136,7 @@ def check_input(directory: Path, case: Case, params: Params) -> tuple[str, str]:
 
 
 def _record(side: Side, case: Case, code: str, detail: str, **more: Any) -> None:
-    empty = {"input": None, "file": None, "repeats": [], "launches": [], "seconds": []}
+    empty: dict[str, Any] = {"input": None, "file": None, "repeats": [], "launches": [], "seconds": []}
     side.cases[case.id] = {"code": code, "detail": detail, **empty, **more}
 
 
@@ -170,8 +170,8 @@ def output_path(directory: Path, case: str, side: str) -> Path:
 
 
 def _environment(params: Params, scratch: Path) -> dict[str, str]:
-    """The worker's environment: this one, with the device chosen and a fresh compile cache."""
-    chosen = {"TRITON_CACHE_DIR": str(scratch / "triton"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+    """The worker's environment: this one, with the device chosen, and fresh caches for what is compiled."""
+    chosen = {"TRITON_CACHE_DIR": str(scratch / "triton"), "PYTHONPYCACHEPREFIX": str(scratch / "pycache")}
     if params.device == "interpreter":
         chosen |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     return {**os.environ, **chosen}
@@ -235,5 +235,3 @@ def _deliver(run: Run, side: Side, case: Case, event: dict[str, Any]) -> None:
     else:
         _record(side, case, codes.PASS, "", **{**more, "file": digests.sha256_file(path)})
     progress.say(f"{side.name:5} {case.id}: {sum(event['seconds']):.1f} s")
-
-

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from toppgate import codes, digests, execute, fp32, host, hunks, inputs, outputs, params, source
+from toppgate import digests, execute, fp32, host, hunks, inputs, outputs, params, source
 from toppgate.errors import ParamsError
-from toppgate.params import Case, Params
+from toppgate.schema import Case, Params
 from toppgate.source import Source
 from toppgate.stage import Run
 
-#: Seeds looked at in one launch while a reproduction row is searched for.
-SCREENED = 8
+#: While a reproduction row is searched for: seeds looked at in one launch, and launches a worker makes.
+SCREENED, LAUNCHES = 8, 16
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,16 @@ def _case(case: Case, draft: Params, sources: _Sources, values: Mapping[str, Any
     """Return a case's values with shape, bits, slices and input digest; finds the seed first where one is declared."""
     found = case.model_dump(mode="json", exclude_unset=True)
     if case.select is not None and "seed" not in found["rows"]:
-        found |= _selected(case, draft, values)
+        found |= _selected(case, values)
     found["rows"] = _with_bits(found["rows"])
     bits = [fp32.bits(fp32.rounded(fp32.binary64(text))) for text in _as_list(case.p)]
     found["p_bits"] = bits if isinstance(case.p, list) else bits[0]
     made = inputs.generate(Case.model_validate(found))
-    found["shape"] = list(made.logits.shape)
+    found |= {"shape": list(made.logits.shape), "input": made.sha256}
     units = case.compute_units or draft.compute_units
     found["slices"] = {side: _slices(getattr(sources, side), made.logits.shape, units) for side in ("stock", "patch")}
     if isinstance(case.p, list) and len(case.p) != len(made.logits):
         raise ParamsError(f"cases[{case.id}].p: got {len(case.p)} values, expected one, or {len(made.logits)}")
-    found["input"] = inputs.generate(Case.model_validate(found)).sha256
     return {name: found[name] for name in Case.model_fields if name in found}
 
 
@@ -125,7 +124,7 @@ def _part_bits(part: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------- the seed sequence
 
 
-def _selected(case: Case, draft: Params, values: Mapping[str, Any]) -> dict[str, Any]:
+def _selected(case: Case, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first declared seed whose stock and patched masks differ, and the record of those passed over.
 
     Masks are compared; the oracle is not run (contract, section 6, Roles).  Seeds are screened ``SCREENED`` at a time
@@ -134,17 +133,16 @@ def _selected(case: Case, draft: Params, values: Mapping[str, Any]) -> dict[str,
     rows = case.rows.model_dump(mode="json", exclude_unset=True)
     if rows["kind"] != "normal" or rows["rows"] != 1 or case.select is None:
         raise ParamsError(f"cases[{case.id}].select: expected rows of kind normal with rows: 1")
-    first, units = int(case.select.first), case.compute_units or draft.compute_units
-    passed: list[int] = []
-    for start in range(first, first + case.select.at_most, SCREENED):
-        seeds = range(start, min(start + SCREENED, first + case.select.at_most))
-        candidates = _differing(case, draft, values, rows, list(seeds), units * len(seeds))
-        for seed in seeds:
-            if seed in candidates and _differing(case, draft, values, rows, [seed], units):
+    first, units = int(case.select.first), case.compute_units or values["compute_units"]
+    every = range(first, first + case.select.at_most)
+    for start in range(0, len(every), SCREENED * LAUNCHES):
+        chunk = every[start : start + SCREENED * LAUNCHES]
+        groups = [list(chunk[at : at + SCREENED]) for at in range(0, len(chunk), SCREENED)]
+        for seed in _differing(case, values, groups, units):
+            if _differing(case, values, [[seed]], units):
                 found = {"rows": {"kind": "normal", "seed": str(seed), **{k: rows[k] for k in rows if k != "kind"}}}
                 return {**found, "selected_by": _record(first, seed)}
-            passed.append(seed)
-    raise ParamsError(f"cases[{case.id}].select: the masks agree on all of {len(passed)} seeds from {first}")
+    raise ParamsError(f"cases[{case.id}].select: the masks agree on all of {len(every)} seeds from {first}")
 
 
 def _record(first: int, seed: int) -> str:
@@ -152,44 +150,44 @@ def _record(first: int, seed: int) -> str:
     return f"the first seed from {first} on whose stock and patched masks differ, oracle not run; {over}"
 
 
-def _differing(
-    case: Case, draft: Params, values: Mapping[str, Any], rows: dict[str, Any], seeds: list[int], units: int
-) -> set[int]:
-    """Run both kernels over one row a seed and return the seeds whose masks differ."""
+def _differing(case: Case, draft: Params, values: Mapping[str, Any], groups: list[list[int]], units: int) -> list[int]:
+    """Run both kernels over one row a seed, a launch a group, and return the seeds whose masks differ."""
     with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
         directory = Path(scratch)
-        drawn = [inputs.generate(_seeded(case, rows, seed)) for seed in seeds]
-        made = inputs.Inputs(np.concatenate([d.logits for d in drawn]), np.concatenate([d.p for d in drawn]))
-        probe = _screen(case, made, units)
-        run = _run(draft, values, directory, probe)
         (directory / "inputs").mkdir()
-        inputs.save(made, directory / "inputs" / f"{probe['id']}.safetensors")
-        stock, patch = _masks(run, made)
-        return {seed for seed, a, b in zip(seeds, stock, patch, strict=True) if not np.array_equal(a, b)}
+        cases = []
+        for seeds in groups:
+            drawn = [inputs.generate(_seeded(case, seed)) for seed in seeds]
+            made = inputs.Inputs(np.concatenate([d.logits for d in drawn]), np.concatenate([d.p for d in drawn]))
+            cases.append(_screen(case, made, seeds, units))
+            inputs.save(made, directory / "inputs" / f"{cases[-1]['id']}.safetensors")
+        kept = {key: values[key] for key in values if key not in {"cases", "frozen"}}
+        run = Run(directory, Params.model_validate(_in_order({**kept, "cases": cases})), "", "", "screen")
+        execute.execute(run)
+        return [seed for seeds, c in zip(groups, run.params.cases, strict=True) for seed in _seeds(run, c, seeds)]
 
 
-def _seeded(case: Case, rows: Mapping[str, Any], seed: int) -> Case:
+def _seeded(case: Case, seed: int) -> Case:
     values = case.model_dump(mode="json", exclude_unset=True)
-    return Case.model_validate({**values, "rows": {**rows, "seed": str(seed)}})
+    return Case.model_validate({**values, "rows": {**values["rows"], "seed": str(seed)}})
 
 
-def _screen(case: Case, made: inputs.Inputs, units: int) -> dict[str, Any]:
-    generator = {"kind": "normal", "seed": "0", "scale": "1", "rows": len(made.p), "vocabulary": made.logits.shape[1]}
-    shape = {"shape": list(made.logits.shape), "input": made.sha256}
-    return {"id": "screen", "role": "ordinary", "rows": generator, "p": case.p, "compute_units": units, **shape}
+def _screen(case: Case, made: inputs.Inputs, seeds: list[int], units: int) -> dict[str, Any]:
+    """Return a case over rows drawn elsewhere: only its id, shape, p and input digest matter."""
+    rows = {"kind": "normal", "seed": "0", "scale": "1", "rows": len(made.p), "vocabulary": made.logits.shape[1]}
+    named = {"id": f"screen-{seeds[0]}", "role": "ordinary", "rows": rows, "p": case.p}
+    return {**named, "compute_units": units * len(seeds), "shape": list(made.logits.shape), "input": made.sha256}
 
 
-def _run(draft: Params, values: Mapping[str, Any], directory: Path, probe: dict[str, Any]) -> Run:
-    kept = {key: values[key] for key in values if key not in {"cases", "frozen"}}
-    screened = Params.model_validate({**_in_order({**kept, "cases": [probe]})})
-    return Run(directory, screened, "", "", "screen")
+def _seeds(run: Run, case: Case, seeds: list[int]) -> Iterator[int]:
+    stock, patch = (_kept(run, case, side) for side in execute.SIDES)
+    for seed, a, b in zip(seeds, stock, patch, strict=True):
+        if not np.array_equal(a, b):
+            yield seed
 
 
-def _masks(run: Run, made: inputs.Inputs) -> Iterator[np.ndarray[Any, np.dtype[np.bool_]]]:
-    sides = execute.execute(run)["sides"]
-    for side in execute.SIDES:
-        record = sides[side]["cases"]["screen"]
-        if record["code"] != codes.PASS:
-            raise ParamsError(f"select: {side} could not be run: {record['code']}: {record['detail']}")
-        data = execute.output_path(run.directory, "screen", side).read_bytes()
-        yield outputs.from_bytes(data, (made.logits.shape[0], made.logits.shape[1]), side).kept
+def _kept(run: Run, case: Case, side: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    path = execute.output_path(run.directory, case.id, side)
+    if not path.is_file():
+        raise ParamsError(f"cases[{case.id}]: {side} delivered no masks to compare")
+    return outputs.from_bytes(path.read_bytes(), (case.batch, case.vocabulary), path.name).kept

@@ -11,7 +11,7 @@ import safetensors.numpy
 from toppgate import digests, fp32
 from toppgate.errors import InputError
 from toppgate.fp32 import Float32
-from toppgate.params import Captured, Case, Forced, Literal_, Normal, Part
+from toppgate.schema import Captured, Case, Forced, Normal, Part, Written
 
 _TOO_MANY = 2**31
 
@@ -40,7 +40,7 @@ def generate(case: Case) -> Inputs:
     return Inputs(logits, np.array([fp32.rounded(fp32.binary64(text)) for text in p], dtype=np.float32))
 
 
-def rows(spec: Normal | Captured | Literal_ | Forced, where: str) -> Float32:
+def rows(spec: Normal | Captured | Written | Forced, where: str) -> Float32:
     """Return the logits, float32 [B, V], of a row generator."""
     if isinstance(spec, Normal):
         if spec.seed is None:
@@ -53,7 +53,7 @@ def rows(spec: Normal | Captured | Literal_ | Forced, where: str) -> Float32:
         if not 0 <= first < last <= len(taken):
             raise InputError(f"cases[{where}].rows.rows: got [{first}, {last}], expected rows within {len(taken)}")
         return fp32.round_to(np.tile(taken[first:last], (spec.tile, 1)), spec.round)
-    if isinstance(spec, Literal_):
+    if isinstance(spec, Written):
         written = [_concatenate(row) for row in spec.rows]
         if len({row.size for row in written}) != 1:
             raise InputError(f"cases[{where}].rows.rows: lengths {[row.size for row in written]}, expected one length")
@@ -154,5 +154,3 @@ def from_bytes(data: bytes, name: str) -> Inputs:
     if p.dtype != np.float32 or p.shape != (len(logits),):
         raise InputError(f"{name}: tensor 'p': got {p.dtype.name} {list(p.shape)}, expected float32 [{len(logits)}]")
     return Inputs(logits, p)
-
-

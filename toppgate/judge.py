@@ -15,7 +15,7 @@ from toppgate.errors import ParamsError
 from toppgate.evidence import CaseEvidence, Evidence, gather
 from toppgate.gate import Boundary, Judged, Output
 from toppgate.outputs import Masks
-from toppgate.params import Case
+from toppgate.schema import Case
 from toppgate.stage import Run, Stop
 
 #: The columns of ``rows.jsonl`` (contract, section 7), in the order in which the page shows them.
@@ -85,11 +85,10 @@ def _mark_after_stop(rows: list[Row], *, stopped: bool) -> None:
 
 
 def _case_rows(case: Case, evidence: CaseEvidence) -> Iterator[Row]:
-    for row, (role, token, expect) in enumerate(zip(case.roles(), case.tokens(), case.expected(), strict=True)):
-        p = case.ps()[row]
+    for row, (role, p, expect) in enumerate(zip(case.roles(), case.ps(), case.expected(), strict=True)):
         table: Row = dict.fromkeys(COLUMNS)
         table |= {"case": case.id, "row": row, "role": role, "p_fp32": float(p) if np.isfinite(p) else None}
-        judged = _judge_row(evidence, row, role, token, p, table)
+        judged = _judge_row(evidence, case, row, table)
         if role == "probe":
             judged = gate.judge_probe(str(expect), judged)
         table |= {"code": judged.code, "observed": judged.observed, "also": list(judged.also)}
@@ -97,13 +96,11 @@ def _case_rows(case: Case, evidence: CaseEvidence) -> Iterator[Row]:
         yield table
 
 
-def _judge_row(
-    evidence: CaseEvidence, row: int, role: str, token: int | None, p: np.float32, table: Row
-) -> Judged:
+def _judge_row(evidence: CaseEvidence, case: Case, row: int, table: Row) -> Judged:
     """Evidence, then admissibility, then the rules of the row's role; fills the table's diagnostics on the way."""
     if evidence.code != codes.PASS or evidence.inputs is None or evidence.stock is None or evidence.patch is None:
         return Judged(evidence.code if evidence.code != codes.PASS else "output_missing")
-    logits = evidence.inputs.logits[row]
+    logits, p = evidence.inputs.logits[row], case.ps()[row]
     code = gate.admissible(logits, p)
     if code != codes.PASS:
         return Judged(code)
@@ -112,8 +109,8 @@ def _judge_row(
     boundary = Boundary(reference.order, reference.count, reference.certified)
     sort = None if evidence.sort is None else int(np.count_nonzero(evidence.sort.kept[row]))
     table |= {"kept_sort": sort, **_diagnostics(logits, reference, boundary, stock, patch)}
-    if role == "forced":
-        return gate.judge_forced(logits, _token(token), stock=stock, patch=patch)
+    if case.roles()[row] == "forced":
+        return gate.judge_forced(logits, _token(case.tokens()[row]), stock=stock, patch=patch)
     judged = gate.judge_ordinary(logits, boundary, stock=stock, patch=patch)
     if judged.code == "stock_under_keep":
         table |= dict.fromkeys(STOCK_RELATIVE)
@@ -225,8 +222,6 @@ def envelope(rows: list[Row]) -> dict[str, Any]:
 
 def _banners(found: Evidence, rows: list[Row], counts: dict[str, int]) -> Iterator[str]:
     """What a reader must know before the rows."""
-    if found.params.device == "interpreter":
-        yield "Interpreter evidence: Triton's interpreter ran the kernels on a CPU. This is not CUDA evidence."
     forced = [row for row in rows if row["role"] == "forced"]
     if forced and all(row["stock_code"] == codes.PASS for row in forced):
         yield "Defect not reproduced: stock passes every forced row, so a PASS shows no fix."
@@ -235,12 +230,10 @@ def _banners(found: Evidence, rows: list[Row], counts: dict[str, int]) -> Iterat
             yield f"No {role} row was judged, so this cannot be a PASS."
     differ = sum(case.slices is not None and case.slices.stock != case.slices.patch for case in found.params.cases)
     if differ:
-        yield f"Slices differ between stock and patch in {differ} of {len(found.params.cases)} cases: see the case table."
+        yield f"Slices differ between the sides in {differ} of {len(found.params.cases)} cases: see the case table."
     git = found.captured.get("git")
     if not (isinstance(git, dict) and git.get("params_path")):
         yield "Freeze not witnessed: the params file was not committed as it is when the run was captured."
-
-
 
 
 def gate_run(run: Run) -> Judgement:

@@ -39,9 +39,7 @@ class Failure:
         return {"stage": self.stage, "code": self.code, "detail": self.detail}
 
 
-def execute(
-    name: str, params: Path, directory: Path, seconds: float, watch: Watch
-) -> Failure | None:
+def execute(name: str, params: Path, directory: Path, seconds: float, watch: Watch) -> Failure | None:
     """Run one stage notebook by the documented papermill call; return why it failed, if it did.
 
     ``watch`` is called a few times a second, to show progress.  The kernel and everything that it started are gone
@@ -119,7 +117,7 @@ def injected(path: Path) -> dict[str, Any] | None:
         notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
         (cell,) = [cell for cell in notebook.cells if "injected-parameters" in _tags(cell)]
         statements = ast.parse(cell.source).body
-        return {s.targets[0].id: ast.literal_eval(s.value) for s in statements}  # type: ignore[attr-defined]
+        return {s.targets[0].id: ast.literal_eval(s.value) for s in statements}
     except (OSError, ValueError, AttributeError, KeyError, SyntaxError, RecursionError, MemoryError):
         return None
 

@@ -59,7 +59,10 @@ def compare(logits: Float32, output: Float32) -> Masks:
 
 def to_bytes(masks: Masks, binding: dict[str, Any]) -> bytes:
     """Return the retained file: packed bits, exceptions, and what the output belongs to."""
-    tensors = {"kept": np.packbits(masks.kept, axis=1), "exceptions": np.ascontiguousarray(masks.exceptions)}
+    tensors: dict[str, np.ndarray[Any, Any]] = {
+        "kept": np.packbits(masks.kept, axis=1),
+        "exceptions": np.ascontiguousarray(masks.exceptions),
+    }
     return safetensors.numpy.save(tensors, {_KEY: digests.canonical(binding).decode()})
 
 
@@ -85,7 +88,9 @@ def from_bytes(data: bytes, shape: tuple[int, int], name: str) -> Masks:
     if packed.dtype != np.uint8 or packed.shape != want:
         raise InputError(f"{name}: kept: got {packed.dtype.name} {list(packed.shape)}, expected uint8 {list(want)}")
     if exceptions.dtype != np.uint32 or exceptions.ndim != 2 or exceptions.shape[1] != 3:
-        raise InputError(f"{name}: exceptions: got {exceptions.dtype.name} {list(exceptions.shape)}, expected uint32 [n, 3]")
+        raise InputError(
+            f"{name}: exceptions: got {exceptions.dtype.name} {list(exceptions.shape)}, expected uint32 [n, 3]"
+        )
     bits = np.unpackbits(packed, axis=1)
     if bits[:, shape[1] :].any() or (exceptions[:, :2] >= np.array(shape, dtype=np.uint32)).any():
         raise InputError(f"{name}: names tokens beyond {list(shape)}")

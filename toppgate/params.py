@@ -1,4 +1,4 @@
-"""The params file: schema, reading, freeze's own form, and the frozen digest (contract, section 3).
+"""The params file: reading, rules across keys, freeze's own form, and the frozen digest (contract, section 3).
 
 A file is YAML 1.2 without duplicate keys, anchors or tags.  Decimals and 64-bit seeds are strings.  freeze writes
 one form only, which YAML 1.1 and 1.2 read alike, so that papermill's reader and ours see the same values.
@@ -8,351 +8,20 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from toppgate import codes, digests, fp32
+from toppgate import codes, digests, fp32, schema
 from toppgate.errors import ParamsError
+from toppgate.schema import Case, Forced, Limits, Normal, Params
 
 #: A params file is read whole and checked; larger ones are refused unread.
 MAX_BYTES = 4 * 2**20
-
-Hex64 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Hex8 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}$")]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-Text = Annotated[str, StringConstraints(max_length=4000)]
-Line = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-Natural = Annotated[int, Field(ge=0, lt=2**31)]
-Decimal = Annotated[str, StringConstraints(min_length=1, max_length=64), pydantic.AfterValidator(lambda s: _decimal(s))]
-Seed = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,39}$")]
-Rounding = Literal["none", "bfloat16", "float16"]
-Role = Literal["forced", "control", "reproduction", "ordinary", "probe"]
-
-
-def _decimal(text: str) -> str:
-    try:
-        fp32.binary64(text)
-    except ParamsError as error:
-        raise ValueError(str(error)) from None
-    return text
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-# ---------------------------------------------------------------------------------------------- sources and host
-
-
-class Release(_Model):
-    """One member of a published distribution at an exact version."""
-
-    kind: Literal["release"]
-    distribution: Name
-    version: Name
-    member: Line
-    sha256: Hex64 | None = None
-
-
-class Installed(_Model):
-    """One file of an installed distribution."""
-
-    kind: Literal["installed"]
-    distribution: Name
-    version: Name
-    member: Line
-    sha256: Hex64 | None = None
-
-
-class File(_Model):
-    """A file, by a path relative to the working directory."""
-
-    kind: Literal["file"]
-    path: Line
-    sha256: Hex64 | None = None
-
-
-class Git(_Model):
-    """A path at a revision of a local clone."""
-
-    kind: Literal["git"]
-    repository: Line
-    revision: Line
-    path: Line
-    sha256: Hex64 | None = None
-
-
-class Pick(_Model):
-    """A base source plus chosen hunks of its diff towards a donor."""
-
-    kind: Literal["pick"]
-    base: "KernelSource"
-    donor: "KernelSource"
-    hunks: Annotated[list[Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12,64}$")]], Field(min_length=1)]
-    sha256: Hex64 | None = None
-
-
-KernelSource = Annotated[Release | Installed | File | Git | Pick, Field(discriminator="kind")]
-
-
-class Sdist(_Model):
-    """The pure Python files of a release's source distribution; ``tree`` is the digest over them."""
-
-    kind: Literal["sdist"]
-    distribution: Name
-    version: Name
-    sha256: Hex64
-    tree: Hex64 | None = None
-
-
-class InstalledHost(_Model):
-    """The installed distribution, as it is."""
-
-    kind: Literal["installed"]
-    distribution: Name
-    version: Name
-    tree: Hex64 | None = None
-
-
-Host = Annotated[Sdist | InstalledHost, Field(discriminator="kind")]
-
-
-# ---------------------------------------------------------------------------------------------- rows of a case
-
-
-class Normal(_Model):
-    """Bell-shaped logits by exact arithmetic: ``inputs.normal``."""
-
-    kind: Literal["normal"]
-    seed: Seed | None = None
-    scale: Decimal
-    rows: Count
-    vocabulary: Count
-    round: Rounding = "none"
-
-
-class Captured(_Model):
-    """Rows ``[first, after the last)`` of one tensor of a captured safetensors file, repeated ``tile`` times."""
-
-    kind: Literal["file"]
-    path: Line
-    tensor: Line
-    rows: Annotated[list[Natural], Field(min_length=2, max_length=2)] | None = None
-    round: Rounding = "none"
-    tile: Count = 1
-    sha256: Hex64 | None = None
-
-
-class Part(_Model):
-    """A run of numbers: exactly one of ``numbers``, ``value`` with ``repeat``, ``linspace`` and ``affine``."""
-
-    numbers: Annotated[list[Decimal], Field(min_length=1)] | None = None
-    value: Decimal | None = None
-    repeat: Count | None = None
-    linspace: tuple[Decimal, Decimal, Annotated[int, Field(ge=2, lt=2**31)]] | None = None
-    affine: "Affine | None" = None
-    bits: Annotated[list[Hex8], Field(min_length=1)] | None = None
-
-    @pydantic.field_validator("linspace", mode="before")
-    @classmethod
-    def _tuple(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
-
-    @pydantic.model_validator(mode="after")
-    def _one(self) -> "Part":
-        given = [name for name in ("numbers", "value", "linspace", "affine") if getattr(self, name) is not None]
-        if len(given) != 1 or (self.repeat is None) == (self.value is not None):
-            raise ValueError("a part is one of numbers, value with repeat, linspace, affine")
-        return self
-
-
-class Affine(_Model):
-    """``start + step * i`` for i = 0 … count − 1, in binary64."""
-
-    start: Decimal
-    step: Decimal
-    count: Count
-
-
-Part.model_rebuild()
-
-
-class Literal_(_Model):
-    """Rows written out; each is a concatenation of parts, and stands ``copies`` times."""
-
-    kind: Literal["literal"]
-    rows: Annotated[list[Annotated[list[Part], Field(min_length=1)]], Field(min_length=1)]
-    copies: Count = 1
-
-
-class Forced(_Model):
-    """A base whose ``token`` is set to ``value`` in every row."""
-
-    kind: Literal["forced"]
-    base: Annotated[Normal | Captured | Literal_, Field(discriminator="kind")]
-    token: Natural
-    value: Decimal
-    value_bits: Hex8 | None = None
-
-
-Rows = Annotated[Normal | Captured | Literal_ | Forced, Field(discriminator="kind")]
-
-
-class Slices(_Model):
-    """Slices a row by each side's own split plan; null where the source has no plan."""
-
-    stock: Natural | None
-    patch: Natural | None
-
-
-class Select(_Model):
-    """A declared seed sequence: the first seed from ``first`` on whose stock and patched masks differ."""
-
-    first: Seed
-    at_most: Count
-
-
-class Case(_Model):
-    """One launch: rows of equal length, each with its role and its p."""
-
-    id: Name
-    about: Text = ""
-    role: Role | list[Role]
-    rows: Rows
-    p: Decimal | Annotated[list[Decimal], Field(min_length=1)]
-    p_bits: Hex8 | list[Hex8] | None = None
-    token: Natural | list[Natural | None] | None = None
-    expect: str | list[str | None] | None = None
-    k: Count | None = None
-    compute_units: Count | None = None
-    select: Select | None = None
-    selected_by: Text | None = None
-    shape: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
-    slices: Slices | None = None
-    input: Hex64 | None = None
-
-    @property
-    def batch(self) -> int:
-        """Rows in the launch, as frozen."""
-        return _frozen(self.shape, f"cases {self.id}: shape")[0]
-
-    @property
-    def vocabulary(self) -> int:
-        """Tokens in a row, as frozen."""
-        return _frozen(self.shape, f"cases {self.id}: shape")[1]
-
-    def roles(self) -> list[str]:
-        """The role of each row."""
-        return self._each(self.role)
-
-    def ps(self) -> list[np.float32]:
-        """The fp32 p of each row."""
-        return [fp32.rounded(fp32.binary64(text)) for text in self._each(self.p)]
-
-    def tokens(self) -> list[int | None]:
-        """The forced token of each row; null where none is named."""
-        default = self.rows.token if isinstance(self.rows, Forced) else None
-        return self._each(default if self.token is None else self.token)
-
-    def expected(self) -> list[str | None]:
-        """The code that each probe must give; null on other rows."""
-        return self._each(self.expect)
-
-    def _each(self, value: Any) -> list[Any]:
-        return list(value) if isinstance(value, list) else [value] * self.batch
-
-
-def _frozen(value: Any, what: str) -> Any:
-    if value is None:
-        raise ParamsError(f"{what}: not frozen yet; run toppgate freeze")
-    return value
-
-
-# ---------------------------------------------------------------------------------------------- the whole file
-
-
-class Launches(_Model):
-    """One kernel of the expected launch path and how often it runs in a row."""
-
-    kernel: Line
-    times: Count
-
-
-class Path_(_Model):
-    """The launch path each side must take, in order; a kernel that is not named must not run."""
-
-    stock: Annotated[list[Launches], Field(min_length=1)]
-    patch: Annotated[list[Launches], Field(min_length=1)]
-
-
-class Limits(_Model):
-    """Frozen resource limits."""
-
-    vocabulary: Count
-    batch: Count
-    rows: Count
-    launch_seconds: Count
-    total_seconds: Count
-    retained_bytes: Annotated[int, Field(ge=1, lt=2**53)]
-
-
-class Change(_Model):
-    """The diff from stock to patch: the digest over its zero-context hunks, and each hunk's."""
-
-    sha256: Hex64
-    hunks: Annotated[list[Hex64], Field(min_length=1)]
-
-
-class Freeze(_Model):
-    """The digest over everything else, and twelve digits of it for each part, so that a change can be named."""
-
-    sha256: Hex64
-    parts: dict[str, Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]]
-
-
-#: The launch path of the split kernels (contract, section 4).
-SPLIT_PATH = [
-    {"kernel": "_topp_sb_stats_kernel", "times": 1},
-    {"kernel": "_topp_sb_step_kernel", "times": 5},
-    {"kernel": "_topp_sb_mask_kernel", "times": 1},
-]
-
-
-class Params(_Model):
-    """A params file.  ``frozen`` is null in a draft."""
-
-    schema_version: Literal[1]
-    title: Line
-    notes: Text = ""
-    device: Literal["interpreter", "cuda"]
-    compute_units: Count
-    repeat: Annotated[int, Field(ge=2, le=100)]
-    stock: KernelSource
-    patch: KernelSource
-    change: Change | None = None
-    host: Host
-    path: Path_ = Field(default_factory=lambda: Path_.model_validate({"stock": SPLIT_PATH, "patch": SPLIT_PATH}))
-    limits: Limits
-    cases: Annotated[list[Case], Field(min_length=1, max_length=10_000)]
-    frozen: Freeze | None = None
-
-    @pydantic.model_validator(mode="after")
-    def _ids(self) -> "Params":
-        ids = [case.id for case in self.cases]
-        twice = sorted({name for name in ids if ids.count(name) > 1}) if len(set(ids)) < len(ids) else []
-        if twice:
-            raise ValueError(f"case id {twice[0]!r} stands twice")
-        return self
-
-    def values(self) -> dict[str, Any]:
-        """The file's values as plain JSON-like data, without keys that were left out."""
-        return self.model_dump(mode="json", exclude_unset=True)
 
 
 def read(path: Path) -> Params:
@@ -434,8 +103,7 @@ def _place(loc: tuple[int | str, ...], values: Any) -> str:
 
 
 def _known_keys() -> list[str]:
-    models: list[type[BaseModel]] = [Params, Release, Git, Pick, Sdist, Normal, Captured, Literal_, Forced, Part, Case]
-    models += [Limits, Select, Change, Affine]
+    models = [model for model in vars(schema).values() if isinstance(model, type) and issubclass(model, BaseModel)]
     return sorted({name for model in models for name in model.model_fields})
 
 
@@ -478,23 +146,26 @@ def _row_problems(case: Case) -> Iterator[str]:
             yield f"{key}: got {len(value)} values, expected one, or one for each of {case.batch} rows"
             return
     bits = [fp32.bits(p) for p in case.ps()]
-    if case.p_bits is not None and case._each(case.p_bits) != bits:
+    if case.p_bits is not None and case.each(case.p_bits) != bits:
         yield f"p_bits: got {case.p_bits}, expected {bits if isinstance(case.p_bits, list) else bits[0]}"
-    for row, (role, p, token, expect) in enumerate(
-        zip(case.roles(), case.ps(), case.tokens(), case.expected(), strict=True)
-    ):
-        if role != "probe" and not 0.0 < p < 1.0:
-            yield f"p, row {row}: got {p} in fp32, expected 0 < p < 1 (invalid_p) on a row that is not a probe"
-        if role == "forced" and not (token is not None and token < case.vocabulary):
-            yield f"token, row {row}: got {token}, expected a token below {case.vocabulary} on a forced row"
-        if (role == "probe") != (expect is not None):
-            yield f"expect, row {row}: got {expect}, expected a code on a probe and none on another row"
-        if expect is not None and expect not in codes.PROBE_CODES:
-            yield f"expect, row {row}: got {expect!r}, expected one of {', '.join(codes.PROBE_CODES)}"
+    for row in range(case.batch):
+        yield from _one_row(case, row)
     if case.k is not None and set(case.roles()) != {"probe"}:
         yield "k: a call with k is allowed on probes only"
     if case.selected_by == "hunt" and "control" in case.roles():
         yield "selected_by: rows from a hunt may never be controls"
+
+
+def _one_row(case: Case, row: int) -> Iterator[str]:
+    role, p, token, expect = case.roles()[row], case.ps()[row], case.tokens()[row], case.expected()[row]
+    if role != "probe" and not 0.0 < p < 1.0:
+        yield f"p, row {row}: got {p} in fp32, expected 0 < p < 1 (invalid_p) on a row that is not a probe"
+    if role == "forced" and not (token is not None and token < case.vocabulary):
+        yield f"token, row {row}: got {token}, expected a token below {case.vocabulary} on a forced row"
+    if (role == "probe") != (expect is not None):
+        yield f"expect, row {row}: got {expect}, expected a code on a probe and none on another row"
+    if expect is not None and expect not in codes.PROBE_CODES:
+        yield f"expect, row {row}: got {expect!r}, expected one of {', '.join(codes.PROBE_CODES)}"
 
 
 def _limit_problems(case: Case, limits: Limits) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from toppgate import harness, host, notebooks, params, progress, seal, source
 from toppgate.errors import ParamsError, RunError
 from toppgate.notebooks import Failure
-from toppgate.params import Params
+from toppgate.schema import Params
 from toppgate.seal import Sealed
 
 #: On top of the frozen total time: notebook kernels start, the oracle and the gate run, the page is made.

@@ -145,5 +145,3 @@ def _predicate(directory: Path, verdict: dict[str, Any]) -> dict[str, Any]:
         "mathematics": fingerprint.mathematics(),
         "sealed": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-

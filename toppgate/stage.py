@@ -12,7 +12,7 @@ from typing import Any
 
 from toppgate import digests, harness, params
 from toppgate.errors import ParamsError, RunError
-from toppgate.params import Params
+from toppgate.schema import Params
 
 #: What a notebook's namespace holds besides parameters when its first cell has run.
 _SHELL = {"In", "Out", "exit", "quit", "get_ipython", "open", "stage"}
@@ -57,7 +57,9 @@ def enter(namespace: Mapping[str, Any]) -> Run:
     known = set(Params.model_fields) | {"run_dir"}
     names = {name for name in namespace if not name.startswith("_")} - _SHELL
     if names - known:
-        raise ParamsError(f"unknown parameter {sorted(names - known)[0]!r}; papermill only logs it, toppgate refuses it")
+        raise ParamsError(
+            f"unknown parameter {sorted(names - known)[0]!r}; papermill only logs it, toppgate refuses it"
+        )
     directory = namespace.get("run_dir")
     if not isinstance(directory, str) or not directory:
         raise RunError(f"run_dir: got {directory!r}, expected the path of a run directory (papermill -r run_dir DIR)")

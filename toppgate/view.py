@@ -1,6 +1,6 @@
-"""What the stage notebooks show: stage results and rows, put into the shape that ``report`` draws."""
+"""What the stage notebooks show: stage results and rows, handed to ``report``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from toppgate import report, source, stage
@@ -10,54 +10,37 @@ from toppgate.stage import Run
 
 def captured(run: Run, result: Mapping[str, Any]) -> str:
     """Return stage 1's table: every frozen case and the digest of the input that was captured."""
-    cases = run.params.values()["cases"]
-    return str(report.input_table([{**case, "sha256": result["inputs"].get(case["id"])} for case in cases]))
+    return str(report.input_table(run.params.values(), result["inputs"]))
 
 
-def executed(run: Run, result: Mapping[str, Any]) -> str:
+def executed(result: Mapping[str, Any]) -> str:
     """Return stage 2's table: what each side delivered, case by case."""
-    return str(report.execution_table(_executions(run, result)))
-
-
-def _executions(run: Run, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for case in run.params.cases:
-        for side, delivered in result["sides"].items():
-            record = delivered["cases"].get(case.id)
-            if record is not None:
-                launches = record["launches"][0] if record["launches"] else []
-                seen = {"launches": [launch["kernel"] for launch in launches]} if side != "sort" else {}
-                slices = launches[0].get("slices") if launches else None
-                yield {"case": case.id, "side": side, **record, **seen, "slices": slices}
+    return str(report.execution_table(result["sides"]))
 
 
 def evidence(run: Run) -> dict[str, Any]:
     """Return what the verdict page says of the run's origin, from the stages' results."""
     first, second = stage.result(run.directory, "1_capture") or {}, stage.result(run.directory, "2_execute") or {}
-    values = run.params.values()
-    sides = second.get("sides", {})
+    values, sides = run.params.values(), second.get("sides", {})
+    described = {side: {"describe": source.describe(values[side])} for side in ("stock", "patch")}
+    for side in described.keys() & sides.keys():
+        described[side]["sha256"] = sides[side]["source"]
     return {
         "git": first.get("git"),
         "host": second.get("host"),
-        "environments": {name: side["environments"] for name, side in sides.items()},
-        "sources": {
-            **{side: {"describe": source.describe(values[side]), **_digest(sides, side)} for side in ("stock", "patch")},
-            "hunks": values.get("change", {}).get("hunks", []),
-        },
+        "environments": [environment for side in sides.values() for environment in side["environments"][:1]],
+        "sources": described,
         "seconds": {name: _seconds(side) for name, side in sides.items()},
     }
 
 
-def _digest(sides: Mapping[str, Any], side: str) -> dict[str, Any]:
-    return {"sha256": sides[side]["source"], "blob": sides[side].get("blob")} if side in sides else {}
-
-
 def _seconds(side: Mapping[str, Any]) -> float:
-    """Seconds inside launches, all repeats; rounded, since no digit beyond that can be repeated."""
+    """Seconds inside launches, all repeats, in tenths: no digit beyond that means anything."""
     return round(sum(sum(record["seconds"]) for record in side["cases"].values()), 1)
 
 
 def verdict(run: Run, judged: Judgement) -> str:
-    """Return the page's head: verdict, stops and what they say."""
+    """Return the page's head: the verdict, and the stops where there are any."""
     head = report.verdict(judged.verdict, run.params.values(), evidence(run))
     return str(head + report.stops(judged.verdict) if judged.verdict["stops"] else head)
 
@@ -69,7 +52,7 @@ def figures(judged: Judgement) -> str:
 
 def rows(judged: Judgement) -> str:
     """Return one line a case, then all rows."""
-    return str(report.summary(judged.rows) + report.row_table(judged.rows))
+    return str(report.summary(judged.rows, judged.verdict) + report.row_table(judged.rows))
 
 
 def cases(run: Run) -> str:

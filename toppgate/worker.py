@@ -75,9 +75,7 @@ def _case(events: TextIO, job: dict[str, Any], case: dict[str, Any], run: Kernel
     binding = {"run": job["run"], "side": job["side"], "case": case["id"], "source": job["sha256"]}
     binding |= {"input": captured.sha256, "shape": list(logits.shape), "repeats": repeats}
     _write(Path(case["output"]), outputs.to_bytes(outputs.compare(logits, first), binding))
-    _say(
-        events, event="done", case=case["id"], input=captured.sha256, repeats=repeats, launches=paths, seconds=seconds
-    )
+    _say(events, event="done", case=case["id"], input=captured.sha256, repeats=repeats, launches=paths, seconds=seconds)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,0 +1,300 @@
+"""``toppgate verify``: re-derive everything in a sealed run from its bytes, on a CPU without torch.
+
+Written against the contract, section 7: digests are recomputed here, from the bytes on disk, and not by the code that
+wrote them.
+The checks, in order; the first that fails is named:
+
+ 1. the receipt is a receipt, and its digest over the rest of itself holds;
+ 2. the directory holds the files that the receipt names, byte for byte, and no others;
+ 3. params are in freeze's own form, their frozen digest holds, and the notebooks were given those values;
+ 4. the kept copy of the harness is what the stages recorded;
+ 5. each input is what a generator, or the captured file, gives again, and its digest is the frozen one;
+ 6. each notebook counts as done, or the run says that it does not;
+ 7. rows and verdict follow from the retained masks, judged again here;
+ 8. the receipt says what the verdict says, word for word, and no more.
+
+It proves that the files are consistent and that the judgement follows from the masks.  Unsigned, it cannot prove that a
+GPU, or anything else, produced them.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rfc8785
+
+import toppgate
+from toppgate import codes, fingerprint, harness, inputs, judge, notebooks, params
+from toppgate.errors import InputError, RunError, ToppgateError
+from toppgate.schema import Captured, Case, Forced, Params
+from toppgate.stage import Stop
+
+#: Columns whose bits depend on the C library's exp.
+FLOATS = ("mass_stock", "mass_patch", "mass_stock_patch", "margin")
+
+
+@dataclass(frozen=True)
+class Verified:
+    """``difference`` is None where everything agrees, and names the first difference otherwise."""
+
+    verdict: str
+    difference: str | None
+    notes: tuple[str, ...] = ()
+
+
+def verify(directory: Path) -> Verified:
+    """Verify a sealed run directory.
+
+    Raises ``RunError`` where it is unsealed or its receipt cannot be read at all; a difference is a value.
+    """
+    receipt = _receipt(directory)
+    said = str(_at(receipt, "predicate", "verdict", "verdict"))
+    notes: list[str] = []
+    try:
+        difference = next(_differences(directory, receipt, notes), None)
+    except (ToppgateError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        difference = f"cannot be re-derived: {type(error).__name__}: {' '.join(str(error).split())}"
+    return Verified(said, difference, tuple(notes))
+
+
+def _receipt(directory: Path) -> dict[str, Any]:
+    path = directory / "receipt.json"
+    if not path.is_file() or path.is_symlink():
+        raise RunError(f"{directory}: unsealed: holds no receipt.json, so it is not a run")
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path}: not a receipt: {error}") from None
+    if not isinstance(found, dict) or _at(found, "predicate", "schema") != "toppgate/receipt/1":
+        got = _at(found, "predicate", "schema") if isinstance(found, dict) else type(found).__name__
+        raise RunError(f"{path}: schema: got {got!r}, expected 'toppgate/receipt/1'")
+    return found
+
+
+def _differences(directory: Path, receipt: dict[str, Any], notes: list[str]) -> Iterator[str]:
+    yield from _self_digest(directory, receipt)
+    yield from _files(directory, receipt)
+    frozen = params.read(directory / "params.yml")
+    params.check_frozen(frozen, "params.yml")
+    yield from _params(directory, frozen)
+    yield from _harness(directory, receipt)
+    yield from _inputs(directory, frozen, notes)
+    yield from _stages(directory)
+    same_exp = _at(receipt, "predicate", "mathematics", "exp_sha256") == fingerprint.exp_sha256()
+    if not same_exp:
+        notes.append("this C library's exp has other bits than the run's: masses and margins were not compared")
+    yield from _judgement(directory, same_exp=same_exp)
+    yield from _receipt_says(directory, receipt, frozen)
+    ours, theirs = toppgate.__version__, _at(receipt, "predicate", "toppgate")
+    notes.append(f"made by toppgate {theirs}, verified by toppgate {ours}{_other_harness(receipt)}")
+
+
+def _other_harness(receipt: dict[str, Any]) -> str:
+    ran = _at(receipt, "predicate", "verdict", "harness")
+    same = harness.NOTEBOOKS.is_dir() and harness.digest() == ran
+    return " (the same files)" if same else f" (other files than the run's harness {str(ran)[:12]})"
+
+
+# 1 ---------------------------------------------------------------------------------------------------------------
+
+
+def _self_digest(directory: Path, receipt: dict[str, Any]) -> Iterator[str]:
+    rest = json.loads(json.dumps(receipt))
+    said = rest["predicate"].pop("sha256", None)
+    found = hashlib.sha256(rfc8785.dumps(rest)).hexdigest()
+    if said != found:
+        yield f"receipt.json: its digest over the rest of itself is {found}, but it says {said}"
+    if (directory / "receipt.json").read_bytes() != rfc8785.dumps(receipt) + b"\n":
+        yield "receipt.json: not in canonical form"
+
+
+# 2 ---------------------------------------------------------------------------------------------------------------
+
+
+def _files(directory: Path, receipt: dict[str, Any]) -> Iterator[str]:
+    said = {entry["name"]: entry["digest"]["sha256"] for entry in receipt["subject"]}
+    if len(said) != len(receipt["subject"]):
+        yield "receipt.json: names a file twice"
+    here = set()
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            yield f"{name}: neither a file nor a directory"
+        elif path.is_file():
+            here.add(name)
+        elif not any(path.iterdir()):
+            yield f"{name}: an empty directory, which no run has"
+    for name in sorted(set(said) - here):
+        yield f"{name}: named by the receipt, but not there"
+    for name in sorted(here - set(said) - {"receipt.json"}):
+        yield f"{name}: there, but not named by the receipt"
+    for name, digest in sorted(said.items()):
+        found = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+        if found != digest:
+            yield f"{name}: SHA-256 is {found}, the receipt says {digest}"
+    yield from _expected_files(here)
+
+
+def _expected_files(here: set[str]) -> Iterator[str]:
+    """Every executed notebook has its page, and what is not a page, a result or evidence has no place in a run."""
+    needed = {"params.yml", "rows.jsonl", "verdict.json"}
+    needed |= {name.replace(".ipynb", ".html") for name in here if name in {f"{s}.ipynb" for s in harness.STAGES}}
+    for name in sorted(needed - here):
+        yield f"{name}: a run has one, this has none"
+
+
+# 3 ---------------------------------------------------------------------------------------------------------------
+
+
+def _params(directory: Path, frozen: Params) -> Iterator[str]:
+    if params.dump(frozen) != (directory / "params.yml").read_bytes():
+        yield "params.yml: not in freeze's own form"
+    for name in harness.STAGES:
+        path = directory / f"{name}.ipynb"
+        given = notebooks.injected(path) if path.is_file() else None
+        values = None if given is None else {key: value for key, value in given.items() if key != "run_dir"}
+        if values not in (None, frozen.values()) and "params_drift" not in _stops(directory):
+            yield f"{name}.ipynb: was given other values than params.yml holds"
+
+
+def _stops(directory: Path) -> set[str]:
+    verdict = json.loads((directory / "verdict.json").read_bytes())
+    return {stop["code"] for stop in verdict["stops"] if stop["case"] is None}
+
+
+# 4 ---------------------------------------------------------------------------------------------------------------
+
+
+def _harness(directory: Path, receipt: dict[str, Any]) -> Iterator[str]:
+    """The copy is checked against what capture recorded; a drift between stages is a stop, and judged again below."""
+    root = directory / "harness"
+    copied = {p.relative_to(root).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in _all(root)}
+    found = hashlib.sha256(rfc8785.dumps(copied)).hexdigest()
+    recorded = json.loads((directory / "1_capture.json").read_bytes())["harness"]
+    drifted = "harness_drift" in _stops(directory)
+    if not drifted and not found == recorded == _at(receipt, "predicate", "verdict", "harness"):
+        yield f"harness: the kept copy has digest {found}, the run recorded {recorded}"
+
+
+def _all(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+# 5 ---------------------------------------------------------------------------------------------------------------
+
+
+def _inputs(directory: Path, frozen: Params, notes: list[str]) -> Iterator[str]:
+    kept = {path.stem for path in (directory / "inputs").glob("*.safetensors")}
+    read = 0
+    for case in frozen.cases:
+        if case.id not in kept:
+            continue  # a missing input is a stop, and judged again below
+        held = inputs.from_bytes((directory / "inputs" / f"{case.id}.safetensors").read_bytes(), case.id)
+        made = _again(case)
+        if made is None:
+            read += 1
+        elif made.sha256 != held.sha256 and not _stops(directory) & {"input_drift", "input_missing"}:
+            yield f"inputs/{case.id}.safetensors: its generator gives {made.sha256}, the file holds {held.sha256}"
+    if read:
+        notes.append(f"{read} inputs come from captured files that are not here: their retained bytes were checked")
+
+
+def _again(case: Case) -> inputs.Inputs | None:
+    """Generate an input again; None where its captured file, which is named by digest, is not at hand."""
+    base = case.rows.base if isinstance(case.rows, Forced) else case.rows
+    if isinstance(base, Captured):
+        path = Path(base.path)
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != base.sha256:
+            return None
+    try:
+        return inputs.generate(case)
+    except InputError:
+        return None
+
+
+# 6 ---------------------------------------------------------------------------------------------------------------
+
+
+def _stages(directory: Path) -> Iterator[str]:
+    """A stage that is not done must be known to the run; the template is the run's own copy of the notebook."""
+    known = json.loads((directory / "stages.json").read_bytes()) if (directory / "stages.json").is_file() else {}
+    named = {failure["stage"] for failure in known.get("failed", [])}
+    for name in harness.STAGES:
+        template = directory / "harness" / "notebooks" / f"{name}.ipynb"
+        failure = notebooks.acceptance(name, directory, template)
+        if failure is not None and name not in named:
+            yield f"{name}.ipynb: does not count as done: {failure.detail}; the run does not say so"
+
+
+# 7 ---------------------------------------------------------------------------------------------------------------
+
+
+def _judgement(directory: Path, *, same_exp: bool) -> Iterator[str]:
+    said = json.loads((directory / "verdict.json").read_bytes())
+    stop = said.get("gate_stop")
+    entered = None if stop is None else Stop(str(stop["code"]), str(stop["detail"]))
+    if entered is not None and entered.code not in codes.EVIDENCE:
+        yield f"verdict.json: gate_stop: unknown code {entered.code!r}"
+    judged = judge.judge(directory, entered, str(said.get("harness")))
+    rows = [json.loads(line) for line in (directory / "rows.jsonl").read_bytes().splitlines()]
+    if len(rows) != len(judged.rows):
+        yield f"rows.jsonl: holds {len(rows)} rows, judged again there are {len(judged.rows)}"
+    for have, want in zip(rows, judged.rows, strict=False):
+        yield from _row(have, json.loads(rfc8785.dumps(want)), same_exp=same_exp)
+    if same_exp and (directory / "rows.jsonl").read_bytes() != judged.rows_bytes():
+        yield "rows.jsonl: not in canonical form"
+    want = json.loads(judged.verdict_bytes())
+    for key in sorted(set(said) | set(want)):
+        if key not in said or key not in want or said[key] != want[key]:
+            yield f"verdict.json: {key}: the run says {said.get(key)}, judged again it is {want.get(key)}"
+    if (directory / "verdict.json").read_bytes() != judged.verdict_bytes():
+        yield "verdict.json: not in canonical form"
+
+
+def _row(have: dict[str, Any], want: dict[str, Any], *, same_exp: bool) -> Iterator[str]:
+    where = f"rows.jsonl: case {want['case']} row {want['row']}"
+    for key in sorted(set(have) | set(want)):
+        if key not in have or key not in want:
+            yield f"{where}: {key}: on one side only"
+        elif have[key] != want[key] and (same_exp or key not in FLOATS or (have[key] is None) != (want[key] is None)):
+            yield f"{where}: {key}: the run says {have[key]}, judged again it is {want[key]}"
+
+
+# 8 ---------------------------------------------------------------------------------------------------------------
+
+
+def _receipt_says(directory: Path, receipt: dict[str, Any], frozen: Params) -> Iterator[str]:
+    verdict = json.loads((directory / "verdict.json").read_bytes())
+    captured = json.loads((directory / "1_capture.json").read_bytes())
+    executed = _optional(directory / "2_execute.json")
+    said = receipt["predicate"]
+    sides = executed.get("sides", {})
+    want = {
+        "result": "PASSED" if verdict["verdict"] == "PASS" else "FAILED",
+        "verdict": {key: verdict[key] for key in ("verdict", "first_stop", "counts", "run", "harness")},
+        "statement": codes.STATEMENT,
+        "sources": {"stock": frozen.stock.sha256, "patch": frozen.patch.sha256},
+        "change": None if frozen.change is None else frozen.change.sha256,
+        "configuration": [{"name": "params.yml", "digest": {"sha256": verdict["params"]}}],
+        "host": executed.get("host"),
+        "inputs": captured.get("inputs"),
+        "environments": {name: side.get("environments") for name, side in sides.items() if isinstance(side, dict)},
+        "git": captured.get("git"),
+    }
+    for key, value in want.items():
+        if said.get(key) != value:
+            yield f"receipt.json: {key}: says {said.get(key)}, the run's files say {value}"
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_bytes()) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _at(value: Any, *keys: str) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
