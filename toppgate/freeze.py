@@ -150,7 +150,7 @@ def _record(first: int, seed: int) -> str:
     return f"the first seed from {first} on whose stock and patched masks differ, oracle not run; {over}"
 
 
-def _differing(case: Case, draft: Params, values: Mapping[str, Any], groups: list[list[int]], units: int) -> list[int]:
+def _differing(case: Case, values: Mapping[str, Any], groups: list[list[int]], units: int) -> list[int]:
     """Run both kernels over one row a seed, a launch a group, and return the seeds whose masks differ."""
     with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
         directory = Path(scratch)
