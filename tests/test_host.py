@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from test_source import Index, failure, serving, unreachable
 
-from toppgate import host, source
+from toppgate import host, published, source
 from toppgate.digests import sha256, sha256_tree
 
 #: SHA-256 of vLLM 0.31.0's source distribution, and the digest over its Python files.
@@ -70,7 +70,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 def test_release_is_the_pinned_one() -> None:
     """The 2,570 Python files of vLLM 0.31.0 have the pinned tree digest, and the kernel among them is the wheel's."""
-    found = host.provide(REAL, source.cache())
+    found = host.provide(REAL, published.cache())
     assert (found.version, found.sha256, len(found.files)) == ("0.31.0", TREE, 2570)
     assert sha256(host.member(found, KERNEL)) == KERNEL_SHA256
     assert found.stand_ins == ("vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C")
@@ -79,7 +79,7 @@ def test_release_is_the_pinned_one() -> None:
 @pytest.mark.slow
 def test_release_imports_and_sorts() -> None:
     """Kernel and stand-ins import from the host on a CPU; the sort reference, cut out, runs with torch alone."""
-    found = host.provide(REAL, source.cache())
+    found = host.provide(REAL, published.cache())
     text = source.function(host.member(found, SORT), "apply_top_k_top_p_pytorch")
     code = f"""
 import importlib, importlib.metadata, sys, torch

@@ -23,7 +23,7 @@ from typing import Any
 import pypi_simple
 import pytest
 
-from toppgate import source
+from toppgate import published, source
 from toppgate.digests import sha256
 from toppgate.errors import SourceError
 from toppgate.hunks import diff, digest
@@ -168,31 +168,31 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 @pytest.mark.parametrize("version", RELEASES)
 def test_published_members_are_the_pinned_ones(version: str) -> None:
     """The kernel's bytes in each published wheel have the digest that the contract states."""
-    found = source.resolve(release(version), source.cache())
+    found = source.resolve(release(version), published.cache())
     assert sha256(found.data) == found.sha256 == RELEASES[version]
 
 
 def test_commit_is_rebuilt_from_two_wheels() -> None:
     """0.31.0 with three hunks of its diff to 0.33.0 is the commit's file: SHA-256, git blob id and length."""
-    found = source.resolve(pick(PATCH_HUNKS, sha256=PATCH), source.cache())
+    found = source.resolve(pick(PATCH_HUNKS, sha256=PATCH), published.cache())
     assert (found.sha256, found.blob, len(found.data.decode())) == (PATCH, PATCH_BLOB, 70745)
     assert [hunk.sha256[:12] for hunk in found.hunks] == PATCH_HUNKS
 
 
 def test_stock_to_patch_is_the_chosen_hunks() -> None:
     """The diff from the base to the result is what was chosen, so one digest names the patch either way."""
-    base = source.resolve(release("0.31.0"), source.cache())
-    patch = source.resolve(pick(PATCH_HUNKS, sha256=PATCH), source.cache())
+    base = source.resolve(release("0.31.0"), published.cache())
+    patch = source.resolve(pick(PATCH_HUNKS, sha256=PATCH), published.cache())
     assert digest(diff(base.data.decode(), patch.data.decode())) == digest(patch.hunks)
-    donor = source.resolve(release("0.33.0"), source.cache())
+    donor = source.resolve(release("0.33.0"), published.cache())
     assert len(diff(base.data.decode(), donor.data.decode())) == 16
 
 
 @pytest.mark.parametrize("hunks", [[*PATCH_HUNKS, OMITTED_HUNK], PATCH_HUNKS[:2]], ids=["one more", "one less"])
 def test_other_hunks_are_another_patch(hunks: list[str]) -> None:
     """With one hunk more, or less, the result is not the commit's file: patch_drift, with both digests."""
-    got = source.resolve(pick(hunks), source.cache()).sha256
-    message = failure(lambda: source.resolve(pick(hunks, sha256=PATCH), source.cache()))
+    got = source.resolve(pick(hunks), published.cache()).sha256
+    message = failure(lambda: source.resolve(pick(hunks, sha256=PATCH), published.cache()))
     assert message.startswith("patch_drift: ")
     assert message.endswith(f": got sha256 {got}, expected {PATCH}")
 
@@ -208,7 +208,7 @@ def test_other_hunks_are_another_patch(hunks: list[str]) -> None:
 )
 def test_split_plan(spec: dict[str, Any], expected: list[int]) -> None:
     """Each text's own plan: by batch and compute units up to the commit; in 0.33.0 by the vocabulary as well."""
-    plan = source.plan(source.resolve(spec, source.cache()).data)
+    plan = source.plan(source.resolve(spec, published.cache()).data)
     assert plan is not None
     calls = [(8, 1000, 16), (8, 49152, 16), (8, 128256, 16), (64, 32000, 8), (1, 32000, 132), (64, 32000, 132)]
     assert [plan(*call) for call in calls] == expected
@@ -335,7 +335,7 @@ def test_pick_of_no_text(tmp_path: Path) -> None:
 
 def test_pick_names_an_unknown_hunk(tmp_path: Path) -> None:
     """A hunk that the diff does not have is named, with the pick."""
-    message = failure(lambda: source.resolve(pick(["0123456789ab"]), source.cache()))
+    message = failure(lambda: source.resolve(pick(["0123456789ab"]), published.cache()))
     assert message == (
         f"{source.describe(pick(['0123456789ab']))}: hunk 0123456789ab: found 0 times among 16 hunks, expected once"
     )
@@ -524,10 +524,10 @@ def test_which_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoints = []
     for url in ("http://environment.invalid/simple", ""):
         monkeypatch.setenv("PIP_INDEX_URL", url)
-        with source.index() as client:
+        with published.index() as client:
             endpoints.append(client.endpoint)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    with source.index() as client:
+    with published.index() as client:
         endpoints.append(client.endpoint)
     assert endpoints == [
         "http://environment.invalid/simple/",
@@ -539,9 +539,9 @@ def test_which_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_which_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """TOPPGATE_CACHE overrides the user's cache directory."""
     monkeypatch.setenv("TOPPGATE_CACHE", "/somewhere")
-    assert source.cache() == Path("/somewhere")
+    assert published.cache() == Path("/somewhere")
     monkeypatch.delenv("TOPPGATE_CACHE")
-    assert source.cache().name == "toppgate"
+    assert published.cache().name == "toppgate"
 
 
 # -------------------------------------------------------------------------------------------------- cutting a text
@@ -622,5 +622,5 @@ def test_a_plan_that_fails(body: str, message: str) -> None:
 
 def test_source_is_plain_data() -> None:
     """A resolved spec is still the JSON that it was, so that it can go into a record."""
-    found = source.resolve(pick(PATCH_HUNKS, sha256=PATCH), source.cache())
+    found = source.resolve(pick(PATCH_HUNKS, sha256=PATCH), published.cache())
     assert json.loads(json.dumps(found.spec)) == pick(PATCH_HUNKS, sha256=PATCH)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toppgate import codes, digests, host, inputs, progress, source
+from toppgate import codes, digests, host, inputs, progress, published, source
 from toppgate.errors import InputError, SourceError
 from toppgate.processes import Worker
 from toppgate.schema import Case, Params
@@ -46,7 +46,7 @@ def execute(run: Run) -> dict[str, Any]:
     (run.directory / "outputs").mkdir(exist_ok=True)
     deadline = time.monotonic() + run.params.limits.total_seconds
     try:
-        provided = host.provide(run.params.host.model_dump(exclude_unset=True), source.cache())
+        provided = host.provide(run.params.host.model_dump(exclude_unset=True), published.cache())
         sides = _run_sides(run, provided, deadline)
         sides.append(_run_sort(run, provided, deadline))
     except SourceError as error:
@@ -73,7 +73,7 @@ def _run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
     for name in SIDES:
         try:
             spec = getattr(run.params, name).model_dump(exclude_unset=True)
-            found = source.resolve(spec, source.cache())
+            found = source.resolve(spec, published.cache())
         except SourceError as error:
             failures.append(error)
             break

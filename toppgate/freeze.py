@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from toppgate import digests, execute, fp32, host, hunks, inputs, outputs, params, source
+from toppgate import digests, execute, fp32, host, hunks, inputs, outputs, params, published, source
 from toppgate.errors import ParamsError
 from toppgate.schema import Case, Params
 from toppgate.source import Source
@@ -37,10 +37,10 @@ def freeze(path: Path) -> Params:
     """
     draft = params.read(path)
     values = draft.values()
-    sources = _Sources(*(source.resolve(values[side], source.cache()) for side in ("stock", "patch")))
+    sources = _Sources(*(source.resolve(values[side], published.cache()) for side in ("stock", "patch")))
     values |= {side: _pinned(values[side], getattr(sources, side)) for side in ("stock", "patch")}
     values["change"] = _change(sources)
-    values["host"]["tree"] = host.provide(values["host"], source.cache()).sha256
+    values["host"]["tree"] = host.provide(values["host"], published.cache()).sha256
     values["path"] = draft.path.model_dump(mode="json")
     values["cases"] = [_case(case, draft, sources, values) for case in draft.cases]
     values["frozen"] = params.freeze_digest({key: values[key] for key in values if key != "frozen"})

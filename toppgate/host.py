@@ -17,19 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from toppgate import published
 from toppgate.digests import Sha256, sha256, sha256_file, sha256_tree
 from toppgate.errors import SourceError
-from toppgate.source import (
-    TIMEOUT,
-    Spec,
-    checked,
-    describe,
-    index,
-    installed,
-    published,
-    reaching,
-    staging,
-)
+from toppgate.published import Spec
+from toppgate.source import checked, describe, installed
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "sdist": ("distribution", "version", "sha256"),
@@ -74,7 +66,7 @@ def provide(spec: Spec, cache: Path) -> Host:
     spec
         A host spec; the module's docstring says what it may hold.
     cache
-        Directory that keeps what was downloaded: ``source.cache()``, but for tests.
+        Directory that keeps what was downloaded: ``published.cache()``, but for tests.
 
     Raises
     ------
@@ -177,13 +169,9 @@ def _recorded(home: Path) -> str | None:
 
 def _fetch(spec: Spec, home: Path) -> None:
     """Download the source distribution and put its Python files in place of whatever is there."""
-    with staging(home.parent) as directory:
+    with published.staging(home.parent) as directory:
         archive, staged = directory / "sdist", directory / "host"
-        with reaching(spec), index() as client:
-            sdists = [package for package in published(client, spec) if package.package_type == "sdist"]
-            if not sdists:
-                raise SourceError(f"{describe(spec)}: the index lists no source distribution of that version")
-            client.download_package(sdists[0], archive, verify=False, timeout=TIMEOUT)
+        published.sdist(spec, archive)
         if sha256_file(archive) != spec["sha256"]:
             got, expected = sha256_file(archive), spec["sha256"]
             raise SourceError(f"source_drift: {describe(spec)}: got sha256 {got}, expected {expected}")

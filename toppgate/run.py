@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from toppgate import harness, host, notebooks, params, progress, seal, source
+from toppgate import harness, host, notebooks, params, progress, published, seal, source
 from toppgate.errors import ParamsError, RunError
 from toppgate.notebooks import Failure
 from toppgate.schema import Params
@@ -54,8 +54,8 @@ def prepare(path: Path, target: Path) -> Params:
     if checked.device == "cuda" and shutil.which("nvidia-smi") is None:
         raise RunError(f"{path}: device: got cuda, but this machine has no NVIDIA device")
     for side in ("stock", "patch"):
-        source.resolve(getattr(checked, side).model_dump(mode="json", exclude_unset=True), source.cache())
-    host.provide(checked.host.model_dump(mode="json", exclude_unset=True), source.cache())
+        source.resolve(getattr(checked, side).model_dump(mode="json", exclude_unset=True), published.cache())
+    host.provide(checked.host.model_dump(mode="json", exclude_unset=True), published.cache())
     return checked
 
 

