@@ -1,5 +1,6 @@
 """Stage 1: frozen params become input bytes (contract, sections 2 and 3)."""
 
+import shutil
 import subprocess
 import uuid
 from dataclasses import replace
@@ -24,6 +25,7 @@ def capture(run: Run) -> dict[str, Any]:
     (run.directory / "inputs").mkdir(parents=True)
     (run.directory / "params.yml").write_bytes(params.dump(run.params))
     harness.copy(run.directory / "harness")
+    _copy_files(run)
     found: dict[str, str | None] = {}
     for case in run.params.cases:
         found[case.id], stop = _capture_case(run, case)
@@ -33,13 +35,22 @@ def capture(run: Run) -> dict[str, Any]:
     return finish(run, "1_capture", {"inputs": found, "git": git_state(run.params)})
 
 
+def _copy_files(run: Run) -> None:
+    """Keep each captured file once, named by its digest, so that every input can be made again from the run alone."""
+    for spec in filter(None, map(inputs.source_of, run.params.cases)):
+        target = inputs.files_of(run.directory) / f"{spec.sha256}.safetensors"
+        target.parent.mkdir(exist_ok=True)
+        if Path(spec.path).is_file() and not target.exists():
+            shutil.copyfile(spec.path, target)
+
+
 def _capture_case(run: Run, case: Case) -> tuple[str | None, Stop | None]:
     """Write one case's inputs; what cannot be read, or is not the frozen one, is a stop."""
     limits = run.params.limits
     if case.vocabulary > limits.vocabulary or case.batch > limits.batch:
         return None, None
     try:
-        made = inputs.generate(case)
+        made = inputs.generate(case, inputs.files_of(run.directory))
     except InputError as error:
         code = "input_drift" if "input_drift" in str(error) else "input_missing"
         return None, Stop(code, f"case {case.id}: {error}")

@@ -211,11 +211,10 @@ class _FoundError(Exception):
 
 def _inputs(evidence: Evidence, case: Case) -> tuple[Inputs | None, list[Finding]]:
     """Return the captured input if it is the frozen one, and what is wrong with it otherwise."""
-    path = evidence.directory / "inputs" / f"{case.id}.safetensors"
     try:
-        held = inputs.from_bytes(path.read_bytes(), path.name)
+        held = inputs.held(evidence.directory, case, retained=evidence.params.retain_inputs)
     except FileNotFoundError:
-        return None, [("input_missing", f"{path.name} is not there")]
+        return None, [("input_missing", f"{case.id}.safetensors is not there")]
     except (InputError, OSError) as error:
         return None, [("input_drift", str(error))]
     recorded = _mapping(evidence.captured.get("inputs")).get(case.id)
@@ -253,7 +252,7 @@ def _masks(evidence: Evidence, case: Case, name: str, record: Mapping[str, Any],
     try:
         data = path.read_bytes()
         binding = outputs.binding_of(data, path.name)
-        masks = outputs.from_bytes(data, (case.batch, case.vocabulary), path.name)
+        masks = outputs.from_bytes(data, held.orders, path.name)
     except FileNotFoundError:
         raise _FoundError("output_missing", f"{path.name} is not there") from None
     except (InputError, OSError) as error:

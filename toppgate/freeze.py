@@ -14,6 +14,7 @@ import numpy as np
 
 from toppgate import digests, execute, fp32, host, hunks, inputs, outputs, params, published, source
 from toppgate.errors import ParamsError
+from toppgate.order import canonical_rows
 from toppgate.schema import Case, Params
 from toppgate.source import Source
 from toppgate.stage import Run
@@ -188,6 +189,7 @@ def _seeds(run: Run, case: Case, seeds: list[int]) -> Iterator[int]:
 
 def _kept(run: Run, case: Case, side: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
     path = execute.output_path(run.directory, case.id, side)
+    held = inputs.from_bytes((run.directory / "inputs" / f"{case.id}.safetensors").read_bytes(), case.id)
     if not path.is_file():
         raise ParamsError(f"cases[{case.id}]: {side} delivered no masks to compare")
-    return outputs.from_bytes(path.read_bytes(), (case.batch, case.vocabulary), path.name).kept
+    return outputs.from_bytes(path.read_bytes(), canonical_rows(held.logits), path.name).kept

@@ -1,16 +1,19 @@
 """Captured inputs: logits and p as bytes, the same on every platform (contract, section 3, "Captured inputs")."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+from numpy.typing import NDArray
 
 from toppgate import digests, fp32
 from toppgate.errors import InputError
 from toppgate.fp32 import Float32
+from toppgate.order import canonical_rows
 from toppgate.schema import Captured, Case, Forced, Normal, Part, Written
 
 _TOO_MANY = 2**31
@@ -28,19 +31,25 @@ class Inputs:
         """The digest that a params file freezes: over names, dtypes, shapes and little-endian values."""
         return digests.sha256_arrays({"logits": self.logits, "p": self.p})
 
+    @cached_property
+    def orders(self) -> NDArray[np.int32]:
+        """The canonical order of each row, int32 [B, V]."""
+        return canonical_rows(self.logits)
 
-def generate(case: Case) -> Inputs:
+
+def generate(case: Case, files: Path | None = None) -> Inputs:
     """Return a case's inputs.  Raises ``InputError`` where a captured file cannot be read or is not the frozen one.
 
-    Not checked here: the frozen digest of the result, limits, and whether values are admissible.
+    ``files`` is where a run keeps its copies of captured files, each named by its SHA-256; they are looked for there
+    first.  Not checked here: the frozen digest of the result, limits, and whether values are admissible.
     """
-    logits = rows(case.rows, case.id)
+    logits = rows(case.rows, case.id, files)
     logits.flags.writeable = False
     p = case.p if isinstance(case.p, list) else [case.p] * len(logits)
     return Inputs(logits, np.array([fp32.rounded(fp32.binary64(text)) for text in p], dtype=np.float32))
 
 
-def rows(spec: Normal | Captured | Written | Forced, where: str) -> Float32:
+def rows(spec: Normal | Captured | Written | Forced, where: str, files: Path | None = None) -> Float32:
     """Return the logits, float32 [B, V], of a row generator."""
     if isinstance(spec, Normal):
         if spec.seed is None:
@@ -48,7 +57,7 @@ def rows(spec: Normal | Captured | Written | Forced, where: str) -> Float32:
         drawn = normal(int(spec.seed), fp32.binary64(spec.scale), spec.rows, spec.vocabulary)
         return fp32.round_to(drawn, spec.round)
     if isinstance(spec, Captured):
-        taken = captured(Path(spec.path), spec.tensor, spec.sha256)
+        taken = captured(found(spec, files), spec.tensor, spec.sha256)
         first, last = spec.rows or (0, len(taken))
         if not 0 <= first < last <= len(taken):
             raise InputError(f"cases[{where}].rows.rows: got [{first}, {last}], expected rows within {len(taken)}")
@@ -58,7 +67,7 @@ def rows(spec: Normal | Captured | Written | Forced, where: str) -> Float32:
         if len({row.size for row in written}) != 1:
             raise InputError(f"cases[{where}].rows.rows: lengths {[row.size for row in written]}, expected one length")
         return np.repeat(np.stack(written), spec.copies, axis=0)
-    base = rows(spec.base, where).copy()
+    base = rows(spec.base, where, files).copy()
     if spec.token >= base.shape[1]:
         raise InputError(f"cases[{where}].rows.token: got {spec.token}, expected a token below {base.shape[1]}")
     base[:, spec.token] = fp32.rounded(fp32.binary64(spec.value))
@@ -82,6 +91,18 @@ def normal(seed: int, scale: float, count: int, vocabulary: int) -> Float32:
         centred = (low.sum(axis=1) + high.sum(axis=1)).astype(np.int64) - 6 * 2**32
         row[:] = centred.astype(np.float64) * scale * 2.0**-32
     return logits
+
+
+def found(spec: Captured, files: Path | None) -> Path:
+    """Return where a captured file lies: a run's own copy if there is one, else the path that params name."""
+    copy = None if files is None or spec.sha256 is None else files / f"{spec.sha256}.safetensors"
+    return copy if copy is not None and copy.is_file() else Path(spec.path)
+
+
+def source_of(case: Case) -> Captured | None:
+    """Return the captured file that a case's rows come from, or None where exact arithmetic makes them."""
+    base = case.rows.base if isinstance(case.rows, Forced) else case.rows
+    return base if isinstance(base, Captured) else None
 
 
 def captured(path: Path, tensor: str, sha256: str | None) -> Float32:
@@ -143,6 +164,23 @@ def _part(part: Part) -> np.ndarray[Any, np.dtype[np.float64]]:
 def save(inputs: Inputs, path: Path) -> None:
     """Write one case's inputs as ``inputs/<case>.safetensors``."""
     path.write_bytes(safetensors.numpy.save({"logits": inputs.logits, "p": inputs.p}))
+
+
+def files_of(directory: Path) -> Path:
+    """Return where a run directory keeps its copies of captured files."""
+    return directory / "inputs" / "captured"
+
+
+def held(directory: Path, case: Case, *, retained: bool) -> Inputs:
+    """Return a case's inputs from a run directory.
+
+    A run that does not retain inputs drops them when it is sealed: then they are made again, from exact arithmetic or
+    the run's copy of the captured file.  Raises ``InputError``, ``FileNotFoundError``.
+    """
+    path = directory / "inputs" / f"{case.id}.safetensors"
+    if not retained and not path.exists():
+        return generate(case, files_of(directory))
+    return from_bytes(path.read_bytes(), path.name)
 
 
 def from_bytes(data: bytes, name: str) -> Inputs:

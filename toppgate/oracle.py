@@ -2,8 +2,7 @@
 
 Why each step keeps the bits:
 
-- *Order.*  fp32 bits mapped to an unsigned key grow as the logit falls; a stable sort by the key's low half, then
-  by its high half, is the stable sort by (logit descending, id ascending).  NumPy sorts 16-bit keys by radix.
+- *Order.*  ``order.canonical``: two stable passes over 16 bits each.
 - *Weights.*  ``math.exp`` itself, once for each distinct shifted logit.  ``np.exp`` and ``torch.exp`` round otherwise
   for some arguments and may not be used.
 - *Scan.*  ``np.cumsum`` adds strictly from left to right, so it is the scan's running total.  The first weight is
@@ -31,14 +30,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from toppgate.order import canonical
 from toppgate.spec import Reference
 
 __all__ = ["Reference", "reference", "rounded_sum"]
 
 #: exp(x) is below half the least subnormal, 2**-1075, for x < -745.14: libm then returns +0.0.
 _UNDERFLOW: Final = -746.0
-
-_SIGN_BIT: Final = np.uint32(1 << 31)
 
 
 def reference(logits: NDArray[np.float32], p: np.float32 | float) -> Reference:
@@ -63,7 +61,7 @@ def reference(logits: NDArray[np.float32], p: np.float32 | float) -> Reference:
     """
     _check(logits)
     p_fp32 = _widened(p)
-    order = _order(logits)
+    order = canonical(logits)
     ranked = logits[order].astype(np.float64)
     scan = _Scan.over(_weights(ranked - ranked[0]))
     normalizer = scan.fsum(order.size)
@@ -98,16 +96,6 @@ def _widened(p: np.float32 | float) -> float:
     if not (math.isfinite(widened) and widened == p):
         raise ValueError(f"p: {float(p)!r}, a finite fp32 value expected")
     return widened
-
-
-def _order(logits: NDArray[np.float32]) -> NDArray[np.int32]:
-    """Return token ids by (logit descending, id ascending)."""
-    bits = np.ascontiguousarray(logits).view(np.uint32)
-    bits = np.where(bits == _SIGN_BIT, np.uint32(0), bits)  # -0.0 ties with +0.0
-    key = np.where(bits < _SIGN_BIT, bits ^ (_SIGN_BIT - np.uint32(1)), bits)
-    by_low = np.argsort((key & np.uint32(0xFFFF)).astype(np.uint16), kind="stable")
-    high = (key >> np.uint32(16)).astype(np.uint16)
-    return by_low[np.argsort(high[by_low], kind="stable")].astype(np.int32)
 
 
 def _weights(shifted: NDArray[np.float64]) -> NDArray[np.float64]:

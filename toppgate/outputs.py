@@ -1,8 +1,9 @@
 """One side's output of a case, kept without loss and small.
 
-An output logit is *kept* (finite and bit-identical to the input logit), *masked* (−inf), or an *exception*.  Bits for
-kept plus a list of exceptions give back every bit of the output, given the input; so the digest of the raw output can
-be checked from the retained file alone (contract, section 4).
+An output logit is *kept* (finite and bit-identical to the input logit), *masked* (−inf), or an *exception*.  Kept sets
+are packed as the length of a canonical prefix plus the tokens that differ from it; with the list of exceptions they
+give back every bit of the output, given the input.  So the digest of the raw output can be checked from the retained
+file and the input alone (contract, sections 4 and 7).
 """
 
 import json
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from toppgate import digests, inputs
 from toppgate.errors import InputError
 from toppgate.fp32 import Float32
+
+Orders = NDArray[np.int32]
 
 #: The bits of fp32 −inf.
 MASKED = np.uint32(0xFF800000)
@@ -57,13 +60,24 @@ def compare(logits: Float32, output: Float32) -> Masks:
     return Masks(kept, exceptions)
 
 
-def to_bytes(masks: Masks, binding: dict[str, Any]) -> bytes:
-    """Return the retained file: packed bits, exceptions, and what the output belongs to."""
+def to_bytes(masks: Masks, orders: Orders, binding: dict[str, Any]) -> bytes:
+    """Return the retained file: each kept set packed against ``orders``, exceptions, and what the output belongs to."""
+    length = masks.kept.sum(axis=1, dtype=np.int32)
+    row, token = np.nonzero(masks.kept ^ _prefixes(orders, length))
     tensors: dict[str, np.ndarray[Any, Any]] = {
-        "kept": np.packbits(masks.kept, axis=1),
+        "length": length,
+        "differ": np.stack([row.astype(np.uint32), token.astype(np.uint32)], axis=1),
         "exceptions": np.ascontiguousarray(masks.exceptions),
     }
     return safetensors.numpy.save(tensors, {_KEY: digests.canonical(binding).decode()})
+
+
+def _prefixes(orders: Orders, length: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return the canonical prefixes of the given lengths, bool [B, V] by token id."""
+    prefixes = np.zeros(orders.shape, dtype=np.bool_)
+    for kept, order, count in zip(prefixes, orders, length, strict=True):
+        kept[order[:count]] = True
+    return prefixes
 
 
 def binding_of(data: bytes, name: str) -> dict[str, Any]:
@@ -78,23 +92,40 @@ def binding_of(data: bytes, name: str) -> dict[str, Any]:
     return found
 
 
-def from_bytes(data: bytes, shape: tuple[int, int], name: str) -> Masks:
-    """Return the masks of a retained file for ``shape`` [B, V].  Raises ``InputError`` for anything unexpected."""
+def from_bytes(data: bytes, orders: Orders, name: str) -> Masks:
+    """Return the masks of a retained file, given the canonical order of each row of the case's logits.
+
+    Raises ``InputError`` for anything that ``to_bytes`` does not write.
+    """
     tensors = inputs.load(data, name)
-    if set(tensors) != {"kept", "exceptions"}:
-        raise InputError(f"{name}: got tensors {sorted(tensors)}, expected kept and exceptions")
-    packed, exceptions = tensors["kept"], tensors["exceptions"]
-    want = (shape[0], (shape[1] + 7) // 8)
-    if packed.dtype != np.uint8 or packed.shape != want:
-        raise InputError(f"{name}: kept: got {packed.dtype.name} {list(packed.shape)}, expected uint8 {list(want)}")
-    if exceptions.dtype != np.uint32 or exceptions.ndim != 2 or exceptions.shape[1] != 3:
-        raise InputError(
-            f"{name}: exceptions: got {exceptions.dtype.name} {list(exceptions.shape)}, expected uint32 [n, 3]"
-        )
-    bits = np.unpackbits(packed, axis=1)
-    if bits[:, shape[1] :].any() or (exceptions[:, :2] >= np.array(shape, dtype=np.uint32)).any():
-        raise InputError(f"{name}: names tokens beyond {list(shape)}")
-    kept = bits[:, : shape[1]].astype(np.bool_)
-    if kept[exceptions[:, 0], exceptions[:, 1]].any():
-        raise InputError(f"{name}: an exception stands on a kept token")
+    batch, vocabulary = orders.shape
+    length = _tensor(tensors, "length", np.int32, (batch,), name)
+    differ = _tensor(tensors, "differ", np.uint32, (None, 2), name)
+    exceptions = _tensor(tensors, "exceptions", np.uint32, (None, 3), name)
+    if tensors.keys() != {"length", "differ", "exceptions"}:
+        raise InputError(f"{name}: got tensors {sorted(tensors)}, expected length, differ and exceptions")
+    beyond = np.array([batch, vocabulary], dtype=np.uint32)
+    if not ((length >= 0) & (length <= vocabulary)).all() or (differ >= beyond).any():
+        raise InputError(f"{name}: names tokens beyond [{batch}, {vocabulary}]")
+    if (exceptions[:, :2] >= beyond).any():
+        raise InputError(f"{name}: exceptions: names tokens beyond [{batch}, {vocabulary}]")
+    kept = _prefixes(orders, length)
+    kept[differ[:, 0], differ[:, 1]] ^= True
+    if (kept.sum(axis=1) != length).any() or kept[exceptions[:, 0], exceptions[:, 1]].any():
+        raise InputError(f"{name}: contradicts itself")
     return Masks(kept, exceptions)
+
+
+def _tensor(
+    tensors: dict[str, np.ndarray[Any, Any]],
+    key: str,
+    dtype: type[np.generic],
+    shape: tuple[int | None, ...],
+    name: str,
+) -> np.ndarray[Any, Any]:
+    found = tensors.get(key)
+    fits = found is not None and found.dtype == dtype and found.ndim == len(shape)
+    if found is None or not fits or any(want not in {None, got} for want, got in zip(shape, found.shape, strict=True)):
+        got = "nothing" if found is None else f"{found.dtype.name} {list(found.shape)}"
+        raise InputError(f"{name}: {key}: got {got}, expected {np.dtype(dtype).name} {list(shape)}")
+    return found

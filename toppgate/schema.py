@@ -325,6 +325,7 @@ class Params(_Model):
     device: Literal["interpreter", "cuda"]
     compute_units: Count
     repeat: Annotated[int, Field(ge=2, le=100)]
+    retain_inputs: bool = True
     stock: KernelSource
     patch: KernelSource
     change: Change | None = None

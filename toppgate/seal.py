@@ -53,6 +53,7 @@ def seal(directory: Path, failures: Sequence[Failure] = ()) -> Sealed:
     for name in harness.STAGES:
         _render(directory, name, [failure for failure in failed if failure.stage == name])
     shutil.rmtree(directory / "scratch", ignore_errors=True)
+    _drop_inputs(directory)
     receipt = _receipt(directory, verdict)
     partial = directory / (RECEIPT + ".partial")
     partial.write_bytes(receipt)
@@ -101,6 +102,13 @@ def _render(directory: Path, name: str, failures: Sequence[Failure]) -> None:
     except (ValueError, AttributeError, KeyError) as error:
         raise RunError(f"{path}: cannot be rendered: {error}") from None
     path.with_suffix(".html").write_text(html, encoding="utf-8")
+
+
+def _drop_inputs(directory: Path) -> None:
+    """Drop what can be made again, where the frozen params say so; what it was stays bound by its frozen digest."""
+    frozen = params.read(directory / "params.yml")
+    for case in () if frozen.retain_inputs else frozen.cases:
+        (directory / "inputs" / f"{case.id}.safetensors").unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------------------------------- the receipt

@@ -28,8 +28,8 @@ import rfc8785
 
 import toppgate
 from toppgate import codes, fingerprint, harness, inputs, judge, notebooks, params
-from toppgate.errors import InputError, RunError, ToppgateError
-from toppgate.schema import Captured, Case, Forced, Params
+from toppgate.errors import RunError, ToppgateError
+from toppgate.schema import Case, Params
 from toppgate.stage import Stop
 
 #: Columns whose bits depend on the C library's exp.
@@ -81,7 +81,7 @@ def _differences(directory: Path, receipt: dict[str, Any], notes: list[str]) -> 
     params.check_frozen(frozen, "params.yml")
     yield from _params(directory, frozen)
     yield from _harness(directory, receipt)
-    yield from _inputs(directory, frozen, notes)
+    yield from _inputs(directory, frozen)
     yield from _stages(directory)
     same_exp = _at(receipt, "predicate", "mathematics", "exp_sha256") == fingerprint.exp_sha256()
     if not same_exp:
@@ -186,33 +186,25 @@ def _all(root: Path) -> list[Path]:
 # 5 ---------------------------------------------------------------------------------------------------------------
 
 
-def _inputs(directory: Path, frozen: Params, notes: list[str]) -> Iterator[str]:
-    kept = {path.stem for path in (directory / "inputs").glob("*.safetensors")}
-    read = 0
+def _inputs(directory: Path, frozen: Params) -> Iterator[str]:
+    """Make every input again, from exact arithmetic or the run's copy of a captured file, without what was kept."""
+    known = _stops(directory) & {"input_drift", "input_missing"}
+    for spec in filter(None, map(inputs.source_of, frozen.cases)):
+        copy = inputs.files_of(directory) / f"{spec.sha256}.safetensors"
+        if not known and hashlib.sha256(copy.read_bytes()).hexdigest() != spec.sha256:
+            yield f"inputs/captured/{copy.name}: not the file that params name by this digest"
     for case in frozen.cases:
-        if case.id not in kept:
-            continue  # a missing input is a stop, and judged again below
-        held = inputs.from_bytes((directory / "inputs" / f"{case.id}.safetensors").read_bytes(), case.id)
-        made = _again(case)
-        if made is None:
-            read += 1
-        elif made.sha256 != held.sha256 and not _stops(directory) & {"input_drift", "input_missing"}:
-            yield f"inputs/{case.id}.safetensors: its generator gives {made.sha256}, the file holds {held.sha256}"
-    if read:
-        notes.append(f"{read} inputs come from captured files that are not here: their retained bytes were checked")
+        if known or not _made(case, frozen):
+            continue  # a missing or drifted input is a stop, and judged again below
+        made = inputs.generate(case, inputs.files_of(directory)).sha256
+        path = directory / "inputs" / f"{case.id}.safetensors"
+        held = inputs.from_bytes(path.read_bytes(), path.name).sha256 if path.is_file() else made
+        if not made == held == case.input:
+            yield f"inputs/{case.id}.safetensors: made again it is {made}, the file holds {held}, frozen {case.input}"
 
 
-def _again(case: Case) -> inputs.Inputs | None:
-    """Generate an input again; None where its captured file, which is named by digest, is not at hand."""
-    base = case.rows.base if isinstance(case.rows, Forced) else case.rows
-    if isinstance(base, Captured):
-        path = Path(base.path)
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != base.sha256:
-            return None
-    try:
-        return inputs.generate(case)
-    except InputError:
-        return None
+def _made(case: Case, frozen: Params) -> bool:
+    return case.vocabulary <= frozen.limits.vocabulary and case.batch <= frozen.limits.batch
 
 
 # 6 ---------------------------------------------------------------------------------------------------------------

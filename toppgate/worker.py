@@ -21,6 +21,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from toppgate import digests, inputs, outputs
+from toppgate.order import canonical_rows
 
 #: The name that vLLM's own dispatch and caches know the kernel file by.
 MODULE = "vllm.v1.sample.ops.topk_topp_triton"
@@ -74,7 +75,7 @@ def _case(events: TextIO, job: dict[str, Any], case: dict[str, Any], run: Kernel
         raise ValueError(f"the output is {first.dtype.name} {list(first.shape)}, expected float32 {list(logits.shape)}")
     binding = {"run": job["run"], "side": job["side"], "case": case["id"], "source": job["sha256"]}
     binding |= {"input": captured.sha256, "shape": list(logits.shape), "repeats": repeats}
-    _write(Path(case["output"]), outputs.to_bytes(outputs.compare(logits, first), binding))
+    _write(Path(case["output"]), outputs.to_bytes(outputs.compare(logits, first), canonical_rows(logits), binding))
     _say(events, event="done", case=case["id"], input=captured.sha256, repeats=repeats, launches=paths, seconds=seconds)
 
 
