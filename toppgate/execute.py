@@ -171,7 +171,7 @@ def output_path(directory: Path, case: str, side: str) -> Path:
 
 def _environment(params: Params, scratch: Path) -> dict[str, str]:
     """The worker's environment: this one, with the device chosen, and fresh caches for what is compiled."""
-    chosen = {"TRITON_CACHE_DIR": str(scratch / "triton"), "PYTHONPYCACHEPREFIX": str(scratch / "pycache")}
+    chosen = {"TRITON_CACHE_DIR": str(scratch / "triton")}
     if params.device == "interpreter":
         chosen |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     return {**os.environ, **chosen}

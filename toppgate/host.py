@@ -76,8 +76,8 @@ def provide(spec: Spec, cache: Path) -> Host:
 
     Notes
     -----
-    Byte code in ``__pycache__`` is not looked at: a worker should set ``PYTHONPYCACHEPREFIX`` to a directory of its
-    own, so that none of it is read.  For an installed host only the Python files are hashed, not its extension modules.
+    Byte code in ``__pycache__`` is not looked at: a worker imports the host through ``sourceonly``, which reads none of
+    it.  For an installed host only the Python files are hashed, not its extension modules.
     """
     spec = checked(spec, KEYS, optional=("tree",))
     host = _sdist(spec, cache / "hosts") if spec["kind"] == "sdist" else _installed(spec)

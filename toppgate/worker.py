@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from toppgate import digests, inputs, outputs
+from toppgate import digests, inputs, outputs, sourceonly
 from toppgate.order import canonical_rows
 
 #: The name that vLLM's own dispatch and caches know the kernel file by.
@@ -41,6 +41,7 @@ def main(job_path: str) -> None:
 
     torch.set_num_threads(1)
     launches: list[dict[str, Any]] = []
+    sourceonly.require("vllm")
     if job["host"] is not None:
         sys.path.insert(0, job["host"])
     source = Path(job["source"])
