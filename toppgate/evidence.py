@@ -285,10 +285,13 @@ def _check_path(checked: Params, case: Case, name: str, record: Mapping[str, Any
     launches = _list(record.get("launches"))
     if len(launches) != checked.repeat:
         raise _FoundError("path_mismatch", f"launches of {len(launches)} repeats were seen, expected {checked.repeat}")
-    for seen in launches:
+    hooks = _list(record.get("hooks"))
+    for repeat, seen in enumerate(launches):
         names = [_mapping(launch).get("kernel") for launch in _list(seen)]
         if names != path:
             raise _FoundError("path_mismatch", f"launched {_counted(names)}, expected {_counted(path)}")
+        if checked.device == "cuda" and hooks[repeat : repeat + 1] != [names]:
+            raise _FoundError("path_mismatch", f"Triton's launch hook saw {hooks[repeat : repeat + 1]}")
         for launch in seen:
             if launch.get("ours") is not True:
                 raise _FoundError("path_mismatch", f"{launch.get('kernel')}: its text is not in the pinned file")

@@ -8,12 +8,12 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toppgate import codes, digests, host, inputs, progress, published, source
+from toppgate import codes, cuda, digests, host, inputs, progress, published, source
 from toppgate.errors import InputError, SourceError
 from toppgate.processes import Worker
 from toppgate.schema import Case, Params
@@ -33,6 +33,8 @@ class Side:
     source: str
     environments: list[dict[str, Any]] = field(default_factory=list)
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    binaries: dict[str, Any] = field(default_factory=dict)
+    compile_seconds: float | None = None
 
 
 def execute(run: Run) -> dict[str, Any]:
@@ -49,12 +51,17 @@ def execute(run: Run) -> dict[str, Any]:
         provided = host.provide(run.params.host.model_dump(exclude_unset=True), published.cache())
         sides = _run_sides(run, provided, deadline)
         sides.append(_run_sort(run, provided, deadline))
+        timing = _measure(run, provided, deadline)
     except SourceError as error:
         code = str(error).split(":")[0]
         if code not in codes.EVIDENCE:
             raise
         return finish(run.stopped(Stop(code, str(error))), "2_execute", {"sides": {}})
-    return finish(run, "2_execute", {"host": _describe(provided), "sides": {side.name: _plain(side) for side in sides}})
+    return finish(
+        run,
+        "2_execute",
+        {"host": _describe(provided), "sides": {side.name: _plain(side) for side in sides}, "timing": timing},
+    )
 
 
 def _describe(provided: host.Host) -> dict[str, Any]:
@@ -62,7 +69,8 @@ def _describe(provided: host.Host) -> dict[str, Any]:
 
 
 def _plain(side: Side) -> dict[str, Any]:
-    return {"source": side.source, "environments": side.environments, "cases": side.cases}
+    more = {"compile_seconds": side.compile_seconds, "binaries": side.binaries}
+    return {"source": side.source, "environments": side.environments, "cases": side.cases, **more}
 
 
 def _run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
@@ -102,13 +110,40 @@ def _work(run: Run, side: Side, text: bytes, provided: host.Host, deadline: floa
     kernel = scratch / "topk_topp_triton.py"
     kernel.write_bytes(text)
     waiting = list(_runnable(run, side))
+    start = _starter(run.params, scratch)
+    if run.params.device == "cuda" and side.name != SORT and waiting:
+        groups = [[case.id for case in group] for group in cuda.shapes(waiting, side.name)]
+        job = _job(run, side, kernel, provided, waiting)
+        side.compile_seconds = cuda.compile_all(job, groups, scratch, start, deadline)
     while waiting:
         job = _job(run, side, kernel, provided, waiting)
         path = scratch / f"job-{len(side.environments)}-{len(waiting)}.json"
         path.write_text(json.dumps(job))
-        worker = Worker("toppgate.worker", path, _environment(run.params, scratch), scratch / "stderr.txt")
+        worker = start("toppgate.worker", path, {})
         done = _follow(run, side, worker, waiting, deadline)
         waiting = waiting[done:]
+
+
+def _starter(params: Params, scratch: Path) -> cuda.Start:
+    """Return how to start a process of a side."""
+
+    def start(module: str, job: Path, more: Mapping[str, str]) -> Worker:
+        return Worker(module, job, {**_environment(params, scratch), **more}, scratch / "stderr.txt")
+
+    return start
+
+
+def _measure(run: Run, provided: host.Host, deadline: float) -> dict[str, Any] | None:
+    """Time launches on CUDA, once the evidence is complete; None elsewhere."""
+    if run.params.device != "cuda":
+        return None
+    scratch = run.directory / "scratch" / "timing"
+    scratch.mkdir(parents=True, exist_ok=True)
+    sources = {name: scratch.parent / name / "topk_topp_triton.py" for name in SIDES}
+    cases = [case for case in run.params.cases if check_input(run.directory, case, run.params)[0] == codes.PASS]
+    job = _job(run, Side("patch", ""), sources["patch"], provided, cases)
+    job["sources"] = {name: str(path) for name, path in sources.items()}
+    return cuda.measure(job, scratch, _starter(run.params, scratch), deadline)
 
 
 def _runnable(run: Run, side: Side) -> Iterator[Case]:
@@ -136,7 +171,7 @@ def check_input(directory: Path, case: Case, params: Params) -> tuple[str, str]:
 
 
 def _record(side: Side, case: Case, code: str, detail: str, **more: Any) -> None:
-    empty: dict[str, Any] = {"input": None, "file": None, "repeats": [], "launches": [], "seconds": []}
+    empty: dict[str, Any] = {"input": None, "file": None, "repeats": [], "launches": [], "hooks": [], "seconds": []}
     side.cases[case.id] = {"code": code, "detail": detail, **empty, **more}
 
 
@@ -226,7 +261,8 @@ def _deliver(run: Run, side: Side, case: Case, event: dict[str, Any]) -> None:
     """Record what a worker says it delivered; ``evidence`` judges it later, from the file."""
     path = output_path(run.directory, case.id, side.name)
     kept = sum(file.stat().st_size for file in (run.directory / "outputs").glob("*.safetensors"))
-    more = {key: event[key] for key in ("input", "repeats", "launches", "seconds")}
+    more = {key: event[key] for key in ("input", "repeats", "launches", "hooks", "seconds")}
+    side.binaries.update(event["binaries"])
     if not path.exists():
         _record(side, case, "output_missing", f"{path.name} is not there", **more)
     elif kept > run.params.limits.retained_bytes:
