@@ -4,7 +4,7 @@ Everything is read from the run directory; nothing is believed that can be recom
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,15 @@ class Evidence:
     def case(self, case: Case) -> CaseEvidence:
         """Read and check one case; large arrays live only as long as the caller keeps them."""
         return _case(self, case)
+
+    def only(self, case: Case) -> "Evidence":
+        """Return the same evidence without the records of other cases, so that it is small to send to a process."""
+        sides = {
+            name: {**side, "cases": {case.id: _mapping(side.get("cases")).get(case.id)}, "binaries": {}}
+            for name, side in _mapping(self.executed.get("sides")).items()
+            if isinstance(side, dict)
+        }
+        return replace(self, executed={**self.executed, "sides": sides, "timing": None})
 
 
 def gather(directory: Path, gate_stop: Stop | None = None, gate_harness: str | None = None) -> Evidence:

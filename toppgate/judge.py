@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 
 from toppgate import codes, digests, gate, masses, oracle
@@ -33,6 +34,9 @@ STOCK_RELATIVE = ("symdiff_stock", "mass_stock", "equal_stock")
 ORDINARY_ROLES = ("control", "reproduction", "ordinary")
 
 Row = dict[str, Any]
+
+#: From this many logits on, the cases are judged by a pool of processes, whose start then costs less than it saves.
+PARALLEL = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -65,16 +69,28 @@ def judge(directory: Path, stop: Stop | None = None, harness: str | None = None)
     ParamsError : where the directory holds no readable params, so not even the rows are known
     """
     found = gather(directory, stop, harness)
-    rows: list[Row] = []
-    details: dict[str, str] = {}
-    for case in found.params.cases:
-        evidence = found.case(case)
-        details[case.id] = evidence.detail
-        rows += _case_rows(case, evidence)
+    judged = _judge_cases(found)
+    details = {case.id: detail for case, (detail, _) in zip(found.params.cases, judged, strict=True)}
+    rows = [row for _, group in judged for row in group]
     _mark_after_stop(rows, stopped=bool(found.stops))
     verdict = _verdict(found, rows, details, harness or found.harness)
     verdict["gate_stop"] = None if stop is None else {"code": stop.code, "detail": stop.detail}
     return Judgement(tuple(rows), verdict)
+
+
+def _judge_cases(found: Evidence) -> list[tuple[str, list[Row]]]:
+    """Return detail and rows of each case, in frozen order; large runs are judged on all cores."""
+    cases = found.params.cases
+    work = sum(case.batch * case.vocabulary for case in cases)
+    if work < PARALLEL:
+        return [_judge_case(found, case) for case in cases]
+    each = joblib.Parallel(n_jobs=-1)(joblib.delayed(_judge_case)(found.only(case), case) for case in cases)
+    return list(each)
+
+
+def _judge_case(found: Evidence, case: Case) -> tuple[str, list[Row]]:
+    evidence = found.case(case)
+    return evidence.detail, list(_case_rows(case, evidence))
 
 
 def _mark_after_stop(rows: list[Row], *, stopped: bool) -> None:
