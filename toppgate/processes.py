@@ -16,19 +16,25 @@ from typing import Any
 
 import psutil
 
+from toppgate import leash
+
 #: A process is marked by a variable of its own, so that whatever it starts is found, even outside its process group.
 MARK = "TOPPGATE_MARK_"
 
 
 class Process:
-    """A child in its own process group, with standard error going to a file; killed with everything it started."""
+    """A child in its own process group, with standard error going to a file; killed with everything it started.
+
+    It does not outlive the thread that started it.  What left its group is found by its mark, or by its parents if it
+    wiped its environment; only what did both, and lost its parents too, is not found.
+    """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, stdout: int) -> None:
         self._mark = MARK + uuid.uuid4().hex
         self._log = log
         with log.open("ab") as errors:
             self.child = subprocess.Popen(
-                list(command),
+                leash.command(*command),
                 env={**environment, self._mark: "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -37,10 +43,11 @@ class Process:
             )
 
     def kill(self) -> None:
-        """Kill the process group and every process that carries the mark; return when none is left."""
+        """Kill the process group, every descendant, and all that carries the mark; return when none is left."""
+        family = self._descendants()  # looked up first: what dies takes its place in the tree with it
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.child.pid, signal.SIGKILL)
-        while left := list(self._marked()):
+        while left := [process for process in {*family, *self._marked()} if _runs(process)]:
             for process in left:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
@@ -60,10 +67,18 @@ class Process:
         how = f"exit status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
         return f"{how}: {self._last_words()}"
 
+    def _descendants(self) -> list[psutil.Process]:
+        if self.child.poll() is not None:
+            return []  # its number may be another's by now
+        try:
+            return list(psutil.Process(self.child.pid).children(recursive=True))
+        except psutil.Error:
+            return []
+
     def _marked(self) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.status() != psutil.STATUS_ZOMBIE and self._mark in process.environ():
+                if self._mark in process.environ():
                     yield process
 
     def _last_words(self) -> str:
@@ -73,6 +88,14 @@ class Process:
         except OSError:
             lines = []
         return lines[-1][-300:] if lines else "no message"
+
+
+def _runs(process: psutil.Process) -> bool:
+    """A zombie is dead: it waits for its parent to notice, which may be nobody's business."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 class Worker(Process):
