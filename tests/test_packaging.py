@@ -89,7 +89,11 @@ def _foreign(path: Path) -> set[str]:
 def test_every_import_is_declared(path: Path) -> None:
     """A library that a module imports is a declared dependency, not one that happens to come with another."""
     # vLLM's files are put on the worker's path by the host, installed or not.
-    worker = [*map(Requirement, EXTRAS["kernel"]), Requirement("vllm")] if path.stem == "worker" else []
+    worker = (
+        [*map(Requirement, EXTRAS["kernel"]), Requirement("vllm")]
+        if path.stem in {"worker", "kernels", "timing"}
+        else []
+    )
     declared = {canonicalize_name(requirement.name) for requirement in [*BASE, *worker]}
     homes = {"vllm": ["vllm"], **metadata.packages_distributions()}
     for top in _foreign(path):

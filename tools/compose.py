@@ -5,10 +5,13 @@ A frozen file is never written again: a change of the matrix is a new file, or a
 
 import itertools
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import safetensors.numpy
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "tests" / "data" / "rows.json"
@@ -77,12 +80,12 @@ def real_logits() -> Iterator[dict[str, Any]]:
         }
 
 
-def reproduction() -> dict[str, Any]:
+def reproduction(how: str) -> dict[str, Any]:
     """Return case 11: the stand-in for the retained local case, which was not supplied."""
     return {
         "id": "reproduction",
         "about": "The retained local case: not supplied. Stand-in: the first seed of a declared sequence whose stock "
-        "and patched masks differ, in 2 slices a row, as a batch of 64 has on 132 SMs.",
+        f"and patched masks differ, {how}.",
         "role": "reproduction",
         "rows": {"kind": "normal", "scale": "1", "rows": 1, "vocabulary": 32000},
         "p": "0.9",
@@ -98,10 +101,11 @@ def reported(most: int) -> Iterator[dict[str, Any]]:
     """Yield the rows of rows.json with a vocabulary of at most ``most``: those of one report in one launch."""
     listed = json.loads(ROWS.read_text(encoding="utf-8"))["cases"]
     taken = [row for row in listed if row["stage"] != "execution" and length(row) <= most]
-    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
     for row in taken:
-        groups.setdefault((row["report"], length(row)), []).extend([row] * row["batch"])
-    for (report, _), rows in groups.items():
+        own = row["id"] if row["batch"] > 2 else ""  # a stated batch is a launch of its own
+        groups.setdefault((row["report"], length(row), own), []).extend([row] * row["batch"])
+    for (report, _, _), rows in groups.items():
         yield launch(report, rows)
 
 
@@ -173,7 +177,132 @@ def decimal(value: float | str) -> str:
     return value if isinstance(value, str) else repr(float(value))
 
 
+# ------------------------------------------------------------------------------------------- cases for a GPU
+
+BATCHES = (1, 4, 5, 8, 16, 33, 64)
+VOCABULARIES = (1024, 32000, 128256, 131072, 151936, 262144)
+SCALES = ("1", "3", "8")
+
+
+def normal(seed: int, batch: int, vocabulary: int, scale: str, rounding: str = "none") -> dict[str, Any]:
+    """Return one control of exact bell-shaped rows, p differing by row from 0.1 to 0.999."""
+    rows = {"kind": "normal", "seed": str(seed), "scale": scale, "rows": batch, "vocabulary": vocabulary}
+    name = f"normal-b{batch}-v{vocabulary}-s{scale}"
+    if rounding != "none":
+        rows |= {"round": rounding}
+        name += f"-{rounding}"
+    ps = [PS[(5 + row) % len(PS)] for row in range(batch)]
+    return {"id": name, "role": "control", "rows": rows, "p": same(ps)}
+
+
+def normals() -> Iterator[dict[str, Any]]:
+    """Yield every batch with every vocabulary, the scale going round; all scales at batch 8; rounded at 4 and 64."""
+    seeds = itertools.count(1000)
+    for (i, batch), (j, vocabulary) in itertools.product(enumerate(BATCHES), enumerate(VOCABULARIES)):
+        scales = SCALES if batch == 8 else SCALES[(i + j) % 3 : (i + j) % 3 + 1]
+        for scale in scales:
+            yield normal(next(seeds), batch, vocabulary, scale)
+    for rounding, batch, vocabulary in itertools.product(("bfloat16", "float16"), (4, 64), VOCABULARIES):
+        yield normal(next(seeds), batch, vocabulary, "3", rounding)
+
+
+def upstream_draw() -> dict[str, Any]:
+    """Return upstream's own seed-42 draw on CUDA; its rows with p = 1.0 are probes."""
+    drawn = safetensors.numpy.load_file(ROOT / "params" / "inputs" / "upstream-seed-42-cuda.safetensors")
+    ps = [repr(float(p)) for p in drawn["p"]]
+    off = [float(p) == 1.0 for p in drawn["p"]]
+    return {
+        "id": "control-upstream-seed-42-cuda",
+        "about": "Logits and p as upstream's own top-p test draws them with seed 42 on CUDA, drawn once and kept.",
+        "role": same(["probe" if probe else "control" for probe in off]),
+        "rows": captured("upstream-seed-42-cuda"),
+        "p": ps,
+        "expect": ["invalid_p" if probe else None for probe in off],
+    }
+
+
+def forced_upstream() -> Iterator[dict[str, Any]]:
+    """Yield upstream's regression: batch 4 and 64, vocabulary 131072, token 13."""
+    for (seed, batch), (name, value) in itertools.product(
+        enumerate((4, 64), 500), (("1e9", "1e9"), ("1e9-over-0.6", repr(1e9 / 0.6)))
+    ):
+        base = {"kind": "normal", "seed": str(seed), "scale": "1", "rows": batch, "vocabulary": 131072}
+        forced = {"kind": "forced", "base": base, "token": 13, "value": value}
+        yield {"id": f"forced-b{batch}-{name}", "role": "forced", "rows": forced, "p": "0.95"}
+
+
+def real_on_gpu() -> Iterator[dict[str, Any]]:
+    """Yield the real rows alone and tiled to a batch of 64, float32 and bfloat16."""
+    for tile, rounding, p in itertools.product((1, 8), ("none", "bfloat16"), ("0.9", "0.95", "0.99")):
+        rows = captured("smollm2-135m-logits", rows=[0, 8], round=rounding)
+        name = "float32" if rounding == "none" else rounding
+        if tile > 1:
+            rows |= {"tile": tile}
+        yield {"id": f"real-{name}-b{8 * tile}-p{p}", "role": "ordinary", "rows": rows, "p": p}
+
+
+def shaped() -> Iterator[dict[str, Any]]:
+    """Yield near-uniform, adjacent-fp32, huge finite and ladder-aligned rows."""
+    near = [{"linspace": ["0.0", "0.001", 131072]}]
+    yield {"id": "near-uniform", "role": "ordinary", "rows": literal(near), "p": "0.9"}
+    # 2**-23 is the spacing of fp32 in [1, 2): every value differs from the next by one ulp.
+    adjacent = [{"affine": {"start": "1.0", "step": repr(2.0**-23), "count": 65536}}]
+    yield {"id": "adjacent-fp32", "role": "ordinary", "rows": literal(adjacent), "p": "0.9"}
+    huge = [{"linspace": ["-3e38", "3e38", 4096]}]
+    yield {"id": "huge-finite", "role": "ordinary", "rows": literal(huge), "p": "0.9"}
+    # Probabilities 1/2, 1/4, 1/8 …: tokens sit where a bisecting search puts its pivots.
+    ladder = [
+        {"affine": {"start": "0.0", "step": repr(-math.log(2.0)), "count": 64}},
+        {"value": "-80.0", "repeat": 960},
+    ]
+    yield {"id": "ladder-aligned", "role": "ordinary", "rows": literal(ladder), "p": "0.875"}
+
+
+def literal(row: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a generator of one written row, four times."""
+    return {"kind": "literal", "rows": [row], "copies": 4}
+
+
+def over_the_path() -> Iterator[dict[str, Any]]:
+    """Yield calls that leave the split path: a batch of 65, and a k.  Both are probes."""
+    for name, batch, more in (("batch-65", 65, {}), ("with-k", 8, {"k": 50})):
+        rows = {"kind": "normal", "seed": str(batch), "scale": "3", "rows": batch, "vocabulary": 32000}
+        yield {"id": name, "role": "probe", "rows": rows, "p": "0.9", "expect": "path_mismatch", **more}
+
+
 # ------------------------------------------------------------------------------------------- the files
+
+
+def h200(title: str, patch: dict[str, Any]) -> dict[str, Any]:
+    """Return the draft of a comparison on an H200, which has 132 multiprocessors."""
+    limits = {"vocabulary": 262144, "batch": 65, "rows": 4096}
+    limits |= {"launch_seconds": 120, "total_seconds": 1800, "retained_bytes": 64_000_000}
+    rows = [*reported(131072)]
+    cases = [
+        *forced_upstream(),
+        *forced_and_controls(),
+        upstream_draw(),
+        *normals(),
+        *real_on_gpu(),
+        reproduction("alone in its launch"),
+    ]
+    return {
+        **cpu(title, patch),
+        "notes": "The GPU's 132 multiprocessors cut a batch of 64 into 2 slices a row.",
+        "device": "cuda",
+        "compute_units": 132,
+        "retain_inputs": False,
+        "limits": limits,
+        "cases": [on_gpu(case) for case in [*cases, *shaped(), *rows, *over_the_path()]],
+    }
+
+
+def on_gpu(case: dict[str, Any]) -> dict[str, Any]:
+    """Return a case as a GPU runs it: the device's own compute units."""
+    return {key: value for key, value in case.items() if key != "compute_units"}
+
+
+IN_TWO = "in 2 slices a row, as a batch of 64 has on 132 SMs"
 
 
 def cpu(title: str, patch: dict[str, Any]) -> dict[str, Any]:
@@ -192,11 +321,13 @@ def cpu(title: str, patch: dict[str, Any]) -> dict[str, Any]:
         "patch": patch,
         "host": HOST,
         "limits": limits,
-        "cases": [*forced_and_controls(), *real_logits(), reproduction(), *reported(4096)],
+        "cases": [*forced_and_controls(), *real_logits(), reproduction(IN_TWO), *reported(4096)],
     }
 
 
 DRAFTS = {
+    "h200": lambda: h200("vLLM 0.31.0 against commit 0a1276e (PR #58231), on an H200", commit()),
+    "h200-0.33.0": lambda: h200("vLLM 0.31.0 against 0.33.0, on an H200", release("0.33.0")),
     "cpu": lambda: cpu("vLLM 0.31.0 against commit 0a1276e (PR #58231), on the interpreter", commit()),
     "cpu-0.33.0": lambda: cpu("vLLM 0.31.0 against 0.33.0, on the interpreter", release("0.33.0")),
 }

@@ -19,7 +19,8 @@ from toppgate.schema import Case, Params
 from toppgate.source import Source
 from toppgate.stage import Run
 
-#: While a reproduction row is searched for: seeds looked at in one launch, and launches a worker makes.
+#: While a reproduction row is searched for: seeds looked at in one launch, and launches a worker makes.  A GPU's plan
+#: depends on the batch, so there each seed is launched alone, as it will be in its case.
 SCREENED, LAUNCHES = 8, 16
 
 
@@ -136,9 +137,10 @@ def _selected(case: Case, values: Mapping[str, Any]) -> dict[str, Any]:
         raise ParamsError(f"cases[{case.id}].select: expected rows of kind normal with rows: 1")
     first, units = int(case.select.first), case.compute_units or values["compute_units"]
     every = range(first, first + case.select.at_most)
-    for start in range(0, len(every), SCREENED * LAUNCHES):
-        chunk = every[start : start + SCREENED * LAUNCHES]
-        groups = [list(chunk[at : at + SCREENED]) for at in range(0, len(chunk), SCREENED)]
+    together = SCREENED if values["device"] == "interpreter" else 1
+    for start in range(0, len(every), LAUNCHES * together):
+        chunk = every[start : start + LAUNCHES * together]
+        groups = [list(chunk[at : at + together]) for at in range(0, len(chunk), together)]
         for seed in _differing(case, values, groups, units):
             if _differing(case, values, [[seed]], units):
                 found = {"rows": {"kind": "normal", "seed": str(seed), **{k: rows[k] for k in rows if k != "kind"}}}
