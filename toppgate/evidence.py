@@ -164,9 +164,13 @@ def _harness_stops(directory: Path, recorded: str, others: list[str]) -> Iterato
 
 
 def _environment_stops(executed: Mapping[str, Any]) -> Iterator[Stop]:
-    """All workers of both sides saw the same environment; stand-ins and host are part of it."""
-    sides = _mapping(executed.get("sides"))
-    seen = [env for name in SIDES for env in _list(_mapping(sides.get(name)).get("environments"))]
+    """All workers of both sides saw the same environment; the host is part of it."""
+    sides = {name: _mapping(_mapping(executed.get("sides")).get(name)) for name in SIDES}
+    seen = [_mapping(environment) for side in sides.values() for environment in _list(side.get("environments"))]
+    for name, side in sides.items():
+        delivered = [case for case in _mapping(side.get("cases")).values() if _mapping(case).get("code") == codes.PASS]
+        if delivered and not _list(side.get("environments")):
+            yield Stop("environment_drift", f"{name} recorded no environment")
     for other in seen[1:]:
         keys = [key for key in sorted(set(seen[0]) | set(other)) if seen[0].get(key) != other.get(key)]
         if keys:

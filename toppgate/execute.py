@@ -27,14 +27,23 @@ SORT_FUNCTION = "apply_top_k_top_p_pytorch"
 
 @dataclass
 class Side:
-    """What one side delivered, case by case; grows while its workers run."""
+    """What one side delivered, case by case; grows while its workers run.
+
+    ``resolved`` is the SHA-256 of the side's text, ``read`` what each worker found it to be.
+    """
 
     name: str
-    source: str
+    resolved: str
+    read: list[str] = field(default_factory=list)
     environments: list[dict[str, Any]] = field(default_factory=list)
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     binaries: dict[str, Any] = field(default_factory=dict)
     compile_seconds: float | None = None
+
+    @property
+    def source(self) -> str:
+        """What ran: one that differs is not forgotten when the next worker reads the right one."""
+        return next((source for source in self.read if source != self.resolved), self.resolved)
 
 
 def execute(run: Run) -> dict[str, Any]:
@@ -74,25 +83,17 @@ def _plain(side: Side) -> dict[str, Any]:
 
 
 def _run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
-    """Run stock and patch side by side.  Each source is read anew, so a file that changes in between is seen."""
-    sides: list[Side] = []
-    threads = []
-    failures: list[SourceError] = []
-    for name in SIDES:
-        try:
-            spec = getattr(run.params, name).model_dump(exclude_unset=True)
-            found = source.resolve(spec, published.cache())
-        except SourceError as error:
-            failures.append(error)
-            break
-        side = Side(name, found.sha256)
-        sides.append(side)
-        threads.append(threading.Thread(target=_work, args=(run, side, found.data, provided, deadline)))
-        threads[-1].start()
+    """Run stock and patch side by side, each source read anew: what changed since ``run`` looked is seen."""
+    specs = {name: getattr(run.params, name).model_dump(exclude_unset=True) for name in SIDES}
+    found = {name: source.resolve(spec, published.cache()) for name, spec in specs.items()}
+    sides = [Side(name, found[name].sha256) for name in SIDES]
+    threads = [
+        threading.Thread(target=_work, args=(run, side, found[side.name].data, provided, deadline)) for side in sides
+    ]
+    for thread in threads:
+        thread.start()
     for thread in threads:
         thread.join()
-    if failures:
-        raise failures[0]
     return sides
 
 
@@ -181,7 +182,7 @@ def _job(run: Run, side: Side, kernel: Path, provided: host.Host, cases: list[Ca
         "side": side.name,
         "device": run.params.device,
         "source": str(kernel),
-        "sha256": side.source,
+        "sha256": side.resolved,
         "host": None if provided.path is None or side.name == SORT else str(provided.path),
         "host_sha256": provided.sha256,
         "repeat": run.params.repeat,
@@ -223,7 +224,7 @@ def _follow(run: Run, side: Side, worker: Worker, waiting: list[Case], deadline:
                 break
             if event.get("event") == "ready":
                 side.environments.append(event["environment"])
-                side.source = event["source"]
+                side.read.append(event["source"])
             elif event.get("event") == "start":
                 running = event["case"]
             elif event.get("event") == "done" and event["case"] == waiting[done].id:

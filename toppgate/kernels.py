@@ -52,9 +52,8 @@ class Launched:
         if self.hooked is not None:
             self.hooked.clear()
 
-    def watch(self, module: ModuleType, path: Path) -> None:
+    def watch(self, module: ModuleType, text: str, path: Path) -> None:
         """Wrap ``run`` on every jitted object: dispatchers hold the object, so replacing a name does nothing."""
-        text = path.read_text(encoding="utf-8")
         for kernel in list(vars(module).values()):
             function = getattr(kernel, "fn", None)
             if inspect.isfunction(function) and callable(getattr(kernel, "run", None)):
@@ -106,14 +105,17 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else repr(value)
 
 
-def load(path: Path, name: str = MODULE) -> ModuleType:
-    """Import a kernel file under vLLM's name for it, from this path and no other."""
+def load(text: str, path: Path, name: str = MODULE) -> ModuleType:
+    """Import a kernel file's text under vLLM's name for it.
+
+    The text is what was hashed; ``path`` is where it lies, since Triton reads each function's source from there.
+    """
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise ImportError(f"{path}: no module can be made of it")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    exec(compile(text, str(path), "exec"), vars(module))  # noqa: S102 - pinned by digest
     return module
 
 
@@ -139,9 +141,9 @@ def split_kernel(module: ModuleType, device: str) -> Kernel:
     return run
 
 
-def sort_reference(path: Path) -> Kernel:
+def sort_reference(text: str, path: Path) -> Kernel:
     """Return vLLM's sort implementation, from the text of that one function (contract, section 4)."""
     namespace: dict[str, Any] = {"torch": torch}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)  # noqa: S102 - pinned by digest
+    exec(compile(text, str(path), "exec"), namespace)  # noqa: S102 - pinned by digest
     function = namespace["apply_top_k_top_p_pytorch"]
     return lambda logits, p, _case: function(logits, None, p)

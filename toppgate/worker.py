@@ -38,10 +38,12 @@ def main(job_path: str) -> None:
     sourceonly.require("vllm")
     if job["host"] is not None:
         sys.path.insert(0, job["host"])
-    source = Path(job["source"])
+    path = Path(job["source"])
+    source = path.read_bytes()  # once: what is hashed is what runs
+    text = source.decode().replace("\r\n", "\n")  # as Python reads a source
     launched = Launched(job["device"])
-    run = sort_reference(source) if job["side"] == "sort" else _watched(source, job["device"], launched)
-    say(events, event="ready", source=digests.sha256(source.read_bytes()), environment=environment(job))
+    run = sort_reference(text, path) if job["side"] == "sort" else _watched(text, path, job["device"], launched)
+    say(events, event="ready", source=digests.sha256(source), environment=environment(job))
     for case in job["cases"]:
         _case(events, job, case, run, launched)
 
@@ -51,19 +53,20 @@ def say(events: TextIO, **event: Any) -> None:
     events.write(json.dumps(event) + "\n")
 
 
-def _watched(source: Path, device: str, launched: Launched) -> Kernel:
-    module = load(source)
-    launched.watch(module, source)
+def _watched(text: str, path: Path, device: str, launched: Launched) -> Kernel:
+    module = load(text, path)
+    launched.watch(module, text, path)
     return split_kernel(module, device)
 
 
 def _case(events: TextIO, job: dict[str, Any], case: dict[str, Any], run: Kernel, launched: Launched) -> None:
     """Run all repeats of a case, write the first one's output, report every repeat's digest and launches."""
-    seconds, repeats, paths, hooks = [], [], [], []
+    seconds, repeats, paths, hooks, read = [], [], [], [], []
     for repeat in range(job["repeat"]):
         say(events, event="start", case=case["id"], repeat=repeat)
         captured = inputs.from_bytes(Path(case["input"]).read_bytes(), case["input"])
         logits, p = (tensor(array, job["device"]) for array in (captured.logits, captured.p))
+        read.append(captured.sha256)
         launched.clear()
         began = time.perf_counter()
         result = run(logits, p, case)
@@ -78,11 +81,12 @@ def _case(events: TextIO, job: dict[str, Any], case: dict[str, Any], run: Kernel
         expected = f"float32 {list(captured.logits.shape)}"
         raise ValueError(f"the output is {first.dtype.name} {list(first.shape)}, expected {expected}")
     binding = {"run": job["run"], "side": job["side"], "case": case["id"], "source": job["sha256"]}
-    binding |= {"input": captured.sha256, "shape": list(first.shape), "repeats": repeats}
+    read_in = next((digest for digest in read if digest != read[0]), read[0])  # one that differs is told of
+    binding |= {"input": read_in, "shape": list(first.shape), "repeats": repeats}
     if case["output"] is not None:
         masks = outputs.compare(captured.logits, first)
         _write(Path(case["output"]), outputs.to_bytes(masks, canonical_rows(captured.logits), binding))
-    delivered = {"input": captured.sha256, "repeats": repeats, "launches": paths, "hooks": hooks, "seconds": seconds}
+    delivered = {"input": read_in, "repeats": repeats, "launches": paths, "hooks": hooks, "seconds": seconds}
     say(events, event="done", case=case["id"], binaries=launched.binaries, **delivered)
 
 
