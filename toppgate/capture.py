@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toppgate import digests, harness, inputs, params, progress
-from toppgate.errors import InputError, RunError
+from toppgate.errors import InputDriftError, InputError, RunError
 from toppgate.schema import Case, Params
 from toppgate.stage import Run, Stop, finish
 
@@ -51,12 +51,13 @@ def _capture_case(run: Run, case: Case) -> tuple[str | None, Stop | None]:
         return None, None
     try:
         made = inputs.generate(case, inputs.files_of(run.directory))
+    except InputDriftError as error:
+        return None, Stop("input_drift", str(error))
     except InputError as error:
-        code = "input_drift" if "input_drift" in str(error) else "input_missing"
-        return None, Stop(code, f"case {case.id}: {error}")
+        return None, Stop("input_missing", str(error))
     inputs.save(made, run.directory / "inputs" / f"{case.id}.safetensors")
     if made.sha256 != case.input:
-        return made.sha256, Stop("input_drift", f"case {case.id}: SHA-256 is {made.sha256}, expected {case.input}")
+        return made.sha256, Stop("input_drift", f"cases[{case.id}]: SHA-256 is {made.sha256}, expected {case.input}")
     return made.sha256, None
 
 

@@ -41,6 +41,8 @@ def main() -> NoReturn:
         _fail("interrupted; nothing was left that counts as a run")
     except OSError as error:
         _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
+    except MemoryError as error:
+        _fail(f"not enough memory: {error}")
     sys.exit(0)
 
 
@@ -49,7 +51,7 @@ def _terminated(_number: int, _frame: FrameType | None) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    click.echo(f"toppgate: {' '.join(message.split())}", err=True)
+    click.echo(f"toppgate: {ToppgateError(message)}", err=True)
     sys.exit(2)
 
 

@@ -4,6 +4,7 @@
     ├─ ParamsError                a params file that cannot be used: file, key, value got, value expected
     ├─ SourceError                a kernel or host source that cannot be had: spec and reason
     ├─ InputError                 captured logits that cannot be read: file, tensor, value got, value expected
+    │  └─ InputDriftError         … that are not the frozen ones
     └─ RunError                   a run directory that cannot be used: path and reason
 
 A verdict is never an exception: stop codes are values (see ``codes``).  A finding that has a stop code
@@ -12,10 +13,11 @@ but surfaces before the first stage, such as a drifted source, is a ``ToppgateEr
 
 
 class ToppgateError(Exception):
-    """The base of all: its text is one line, made for a person."""
+    """The base of all: its text is one line, made for a person; what a terminal would obey is escaped."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        line = " ".join(message.split())
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
 
 
 class ParamsError(ToppgateError):
@@ -28,6 +30,10 @@ class SourceError(ToppgateError):
 
 class InputError(ToppgateError):
     """Captured logits that cannot be read."""
+
+
+class InputDriftError(InputError):
+    """A captured file whose bytes are not the frozen ones; its stop code is ``input_drift``."""
 
 
 class RunError(ToppgateError):

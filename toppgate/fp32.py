@@ -38,6 +38,11 @@ def bits(value: np.float32) -> str:
     return f"{int(np.float32(value).view(np.uint32)):08x}"
 
 
+def decimal_bits(text: str) -> str:
+    """Return the bits of the fp32 value that a decimal stands for: decimal -> binary64 -> fp32."""
+    return bits(rounded(binary64(text)))
+
+
 def round_to(array: Float32, name: str) -> Float32:
     """Return ``array`` rounded to ``none`` (itself), ``bfloat16`` or ``float16`` and widened again to fp32."""
     if name == "none":

@@ -1,11 +1,12 @@
 """``toppgate freeze``: resolves and writes every digest of a params file, before anything is executed.
 
-The draft may leave out what can be computed: digests, shapes, slices, fp32 bits, and the seed of a case with
-``select``.  What it says is checked; nothing of it is changed (contract, section 3).
+What can be derived is: digests, shapes, slices, fp32 bits, and the seed of a case with ``select``.  Nothing else that a
+draft says is changed, and the pins of its sources, host and captured files are checked (contract, section 3).
 """
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from toppgate import digests, execute, fp32, host, hunks, inputs, outputs, params, published, source
-from toppgate.errors import ParamsError
+from toppgate.errors import InputError, ParamsError
 from toppgate.order import canonical_rows
 from toppgate.schema import Case, Params
 from toppgate.source import Source
@@ -34,10 +35,11 @@ def freeze(path: Path) -> Params:
     """Rewrite a params file with every digest in place, and return it.
 
     Side effects: replaces ``path``; its comments are not kept (``notes`` and ``about`` are for prose).  A case with
-    ``select`` runs both kernels over the declared seeds until their masks differ.
+    ``select`` runs both kernels over the declared seeds until their masks differ, but for a file that is frozen and
+    unedited: its seeds stand, and anything that comes out otherwise than it was frozen is refused.
     Raises ``ParamsError``, ``SourceError``, ``InputError``.
     """
-    draft = params.read(path)
+    draft = params.read_draft(path)
     values = draft.values()
     sources = _Sources(*(source.resolve(values[side], published.cache()) for side in ("stock", "patch")))
     values |= {side: _pinned(values[side], getattr(sources, side)) for side in ("stock", "patch")}
@@ -45,13 +47,27 @@ def freeze(path: Path) -> Params:
     values["host"]["tree"] = host.provide(values["host"], published.cache()).sha256
     values["path"] = draft.path.model_dump(mode="json")
     values["cases"] = [_case(case, draft, sources, values) for case in draft.cases]
-    values["frozen"] = params.freeze_digest({key: values[key] for key in values if key != "frozen"})
+    values["frozen"] = params.freeze_digest(_in_order(values))
     frozen = params.check(_in_order(values), str(path))
     params.check_frozen(frozen, str(path))
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(params.dump(frozen))
-    partial.replace(path)
+    if draft.frozen is not None and draft.frozen.model_dump() != values["frozen"]:
+        first = params.first_difference(draft.frozen.model_dump(), values["frozen"])
+        raise ParamsError(f"{path}: {first} comes out otherwise than it was frozen; to freeze it anew, drop frozen")
+    _replace(path.resolve(), params.dump(frozen))
     return frozen
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replace a file as a whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError as error:
+        raise ParamsError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            partial.unlink()
 
 
 def _in_order(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,20 +91,14 @@ def _case(case: Case, draft: Params, sources: _Sources, values: Mapping[str, Any
     found = case.model_dump(mode="json", exclude_unset=True)
     if case.select is not None and "seed" not in found["rows"]:
         found |= _selected(case, values)
-    found["rows"] = _with_bits(found["rows"])
-    bits = [fp32.bits(fp32.rounded(fp32.binary64(text))) for text in _as_list(case.p)]
-    found["p_bits"] = bits if isinstance(case.p, list) else bits[0]
+    found["rows"] = _with_bits(found["rows"], f"cases[{case.id}].rows")
+    bits = fp32.decimal_bits
+    found["p_bits"] = list(map(bits, case.p)) if isinstance(case.p, list) else bits(case.p)
     made = inputs.generate(Case.model_validate(found))
     found |= {"shape": list(made.logits.shape), "input": made.sha256}
     units = case.compute_units or draft.compute_units
     found["slices"] = {side: _slices(getattr(sources, side), made.logits.shape, units) for side in ("stock", "patch")}
-    if isinstance(case.p, list) and len(case.p) != len(made.logits):
-        raise ParamsError(f"cases[{case.id}].p: got {len(case.p)} values, expected one, or {len(made.logits)}")
     return {name: found[name] for name in Case.model_fields if name in found}
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _slices(found: Source, shape: tuple[int, ...], units: int) -> int | None:
@@ -96,30 +106,30 @@ def _slices(found: Source, shape: tuple[int, ...], units: int) -> int | None:
     return None if plan is None else plan(shape[0], shape[1], units)
 
 
-def _with_bits(rows: dict[str, Any]) -> dict[str, Any]:
-    """Put fp32 bits beside each literal, and a file's digest beside its path."""
+def _with_bits(rows: dict[str, Any], where: str) -> dict[str, Any]:
+    """Put fp32 bits beside each literal, and a file's digest beside its path unless it is pinned there already."""
     kind = rows["kind"]
     if kind == "forced":
-        bits = fp32.bits(fp32.rounded(fp32.binary64(rows["value"])))
-        return {**rows, "base": _with_bits(rows["base"]), "value_bits": bits}
+        base = _with_bits(rows["base"], f"{where}.base")
+        return {**rows, "base": base, "value_bits": fp32.decimal_bits(rows["value"])}
     if kind == "file":
-        return {**rows, "sha256": _file_digest(Path(rows["path"]))}
+        return {**rows, "sha256": rows.get("sha256") or _file_digest(rows["path"], where)}
     if kind == "literal":
         return {**rows, "rows": [[_part_bits(part) for part in row] for row in rows["rows"]]}
     return rows
 
 
-def _file_digest(path: Path) -> str:
+def _file_digest(path: str, where: str) -> str:
     try:
-        return digests.sha256_file(path)
-    except OSError as error:
-        raise ParamsError(f"{path}: cannot be read: {error.strerror}; paths are relative to {Path.cwd()}") from None
+        return digests.sha256(inputs.read(Path(path), path))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _part_bits(part: dict[str, Any]) -> dict[str, Any]:
     """Ranges are computed in binary64, so only written values have bits of their own; the input's digest pins all."""
     numbers = part.get("numbers") or ([part["value"]] if "value" in part else [])
-    bits = [fp32.bits(fp32.rounded(fp32.binary64(text))) for text in numbers]
+    bits = [fp32.decimal_bits(text) for text in numbers]
     return {**part, "bits": bits} if bits else part
 
 

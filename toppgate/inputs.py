@@ -1,22 +1,29 @@
 """Captured inputs: logits and p as bytes, the same on every platform (contract, section 3, "Captured inputs")."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
 from toppgate import digests, fp32
-from toppgate.errors import InputError
+from toppgate.errors import InputDriftError, InputError
 from toppgate.fp32 import Float32
 from toppgate.order import canonical_rows
 from toppgate.schema import Captured, Case, Forced, Normal, Part, Written
 
-_TOO_MANY = 2**31
+#: safetensors' names of the types that NumPy, with ml_dtypes, can hold.
+_TYPES: Final[dict[str, Any]] = {"BF16": ml_dtypes.bfloat16, "BOOL": np.bool_} | {
+    f"{letter}{8 * size}": np.dtype(f"{letter.lower()}{size}")
+    for letter, sizes in (("F", (2, 4, 8)), ("I", (1, 2, 4, 8)), ("U", (1, 2, 4, 8)))
+    for size in sizes
+}
 
 
 @dataclass(frozen=True)
@@ -43,33 +50,34 @@ def generate(case: Case, files: Path | None = None) -> Inputs:
     ``files`` is where a run keeps its copies of captured files, each named by its SHA-256; they are looked for there
     first.  Not checked here: the frozen digest of the result, limits, and whether values are admissible.
     """
-    logits = rows(case.rows, case.id, files)
+    try:
+        logits = rows(case.rows, files)
+    except InputError as error:
+        raise type(error)(f"cases[{case.id}].rows: {error}") from None
     logits.flags.writeable = False
     p = case.p if isinstance(case.p, list) else [case.p] * len(logits)
     return Inputs(logits, np.array([fp32.rounded(fp32.binary64(text)) for text in p], dtype=np.float32))
 
 
-def rows(spec: Normal | Captured | Written | Forced, where: str, files: Path | None = None) -> Float32:
-    """Return the logits, float32 [B, V], of a row generator."""
+def rows(spec: Normal | Captured | Written | Forced, files: Path | None = None) -> Float32:
+    """Return the logits, float32 [B, V], of a row generator.  Raises ``InputError``."""
     if isinstance(spec, Normal):
         if spec.seed is None:
-            raise InputError(f"cases[{where}].rows.seed: not frozen yet")
+            raise InputError("seed: got nothing, since it is not selected yet")
         drawn = normal(int(spec.seed), fp32.binary64(spec.scale), spec.rows, spec.vocabulary)
         return fp32.round_to(drawn, spec.round)
     if isinstance(spec, Captured):
-        taken = captured(found(spec, files), spec.tensor, spec.sha256)
+        taken = captured(spec, files)
         first, last = spec.rows or (0, len(taken))
         if not 0 <= first < last <= len(taken):
-            raise InputError(f"cases[{where}].rows.rows: got [{first}, {last}], expected rows within {len(taken)}")
+            raise InputError(f"rows: got [{first}, {last}], but {spec.path} has {len(taken)} rows")
         return fp32.round_to(np.tile(taken[first:last], (spec.tile, 1)), spec.round)
     if isinstance(spec, Written):
         written = [_concatenate(row) for row in spec.rows]
-        if len({row.size for row in written}) != 1:
-            raise InputError(f"cases[{where}].rows.rows: lengths {[row.size for row in written]}, expected one length")
         return np.repeat(np.stack(written), spec.copies, axis=0)
-    base = rows(spec.base, where, files).copy()
+    base = rows(spec.base, files).copy()
     if spec.token >= base.shape[1]:
-        raise InputError(f"cases[{where}].rows.token: got {spec.token}, expected a token below {base.shape[1]}")
+        raise InputError(f"token: got {spec.token}, expected a token below {base.shape[1]}")
     base[:, spec.token] = fp32.rounded(fp32.binary64(spec.value))
     return base
 
@@ -80,8 +88,8 @@ def normal(seed: int, scale: float, count: int, vocabulary: int) -> Float32:
     Twelve 32-bit words w of NumPy's ``Philox(key=seed, counter=0)`` stream make one value: the raw 64-bit words, low
     half first, in order row, token, word.  With S = sum(w) - 6 * 2**32, an exact integer of at most 36 bits, the value
     is ``S * scale * 2**-32`` rounded once to fp32: the product is exact in binary64 since ``scale`` has at most 16
-    significant bits (checked by ``params``).  For scale 1 the values lie in [-6, 6), mean -6 * 2**-32, variance
-    1 - 2**-64: bell-shaped, but not Gaussian in the tails (contract, section 3).
+    significant bits (checked by ``rules``).  For scale 1, before that rounding, the values lie in [-6, 6), with mean
+    -6 * 2**-32 and variance 1 - 2**-64: bell-shaped, but not Gaussian in the tails (contract, section 3).
     """
     stream = np.random.Philox(key=seed, counter=0)
     logits = np.empty((count, vocabulary), dtype=np.float32)
@@ -89,7 +97,8 @@ def normal(seed: int, scale: float, count: int, vocabulary: int) -> Float32:
         raw = stream.random_raw(vocabulary * 6).reshape(vocabulary, 6)
         low, high = raw & np.uint64(0xFFFFFFFF), raw >> np.uint64(32)
         centred = (low.sum(axis=1) + high.sum(axis=1)).astype(np.int64) - 6 * 2**32
-        row[:] = centred.astype(np.float64) * scale * 2.0**-32
+        with np.errstate(over="ignore"):
+            row[:] = centred.astype(np.float64) * scale * 2.0**-32
     return logits
 
 
@@ -105,26 +114,48 @@ def source_of(case: Case) -> Captured | None:
     return base if isinstance(base, Captured) else None
 
 
-def captured(path: Path, tensor: str, sha256: str | None) -> Float32:
-    """Return one float32 [rows, vocabulary] tensor of a safetensors file whose bytes have the frozen digest."""
+def captured(spec: Captured, files: Path | None = None) -> Float32:
+    """Return the whole tensor that ``spec`` names, float32 [rows, vocabulary].
+
+    ``files`` is as for ``generate``; messages name the path that params name, whichever copy is read.
+    Raises ``InputError``, and ``InputDriftError`` where the file's bytes have not the frozen digest.
+    """
+    data = read(found(spec, files), spec.path)
+    if spec.sha256 is not None and digests.sha256(data) != spec.sha256:
+        raise InputDriftError(f"{spec.path}: input_drift: SHA-256 is {digests.sha256(data)}, expected {spec.sha256}")
+    tensors = load(data, spec.path)
+    if spec.tensor not in tensors:
+        raise InputError(f"{spec.path}: got tensors {sorted(tensors)}, expected one named {spec.tensor!r}")
+    return matrix(tensors[spec.tensor], f"{spec.path}: tensor {spec.tensor!r}")
+
+
+def read(path: Path, name: str) -> bytes:
+    """Return the bytes of a regular file.  Raises ``InputError`` that calls it ``name``."""
     try:
-        data = path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise InputError(f"{name}: not a regular file")
+        return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; paths are relative to {Path.cwd()}") from None
-    if sha256 is not None and digests.sha256(data) != sha256:
-        raise InputError(f"{path}: input_drift: SHA-256 is {digests.sha256(data)}, expected {sha256}")
-    tensors = load(data, str(path))
-    if tensor not in tensors:
-        raise InputError(f"{path}: got tensors {sorted(tensors)}, expected one named {tensor!r}")
-    return matrix(tensors[tensor], f"{path}: tensor {tensor!r}")
+        raise InputError(f"{name}: cannot be read: {error.strerror}; a path starts at the working directory") from None
 
 
 def load(data: bytes, name: str) -> dict[str, np.ndarray[Any, Any]]:
     """Return the tensors of safetensors bytes.  Raises ``InputError`` for bytes that are not a safetensors file."""
     try:
-        return safetensors.numpy.load(data)
-    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+        return {key: _tensor(stored) for key, stored in _stored(data)}
+    except safetensors.SafetensorError as error:
         raise InputError(f"{name}: not a readable safetensors file: {error}") from None
+    except KeyError as error:
+        raise InputError(f"{name}: holds a tensor of type {error.args[0]}, expected F32") from None
+
+
+def _stored(data: bytes) -> list[tuple[str, Mapping[str, Any]]]:
+    return safetensors.deserialize(data)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _tensor(stored: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Unlike the library's own loader, this reads bfloat16, so that a wrong type can be named."""
+    return np.frombuffer(stored["data"], dtype=_TYPES[stored["dtype"]]).reshape(stored["shape"])
 
 
 def matrix(array: np.ndarray[Any, Any], what: str) -> Float32:
@@ -137,8 +168,6 @@ def matrix(array: np.ndarray[Any, Any], what: str) -> Float32:
 def _concatenate(parts: list[Part]) -> Float32:
     """Values in binary64, left to right, each rounded once to fp32."""
     pieces = [_part(part) for part in parts]
-    if sum(piece.size for piece in pieces) >= _TOO_MANY:
-        raise InputError("a literal row of 2**31 tokens or more")
     with np.errstate(over="ignore"):
         return np.concatenate(pieces).astype(np.float32)
 

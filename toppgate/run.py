@@ -49,8 +49,8 @@ def prepare(path: Path, target: Path) -> Params:
     params.check_frozen(checked, str(path))
     if params.dump(checked) != path.read_bytes():
         raise ParamsError(f"{path}: not in freeze's own form, so it was edited; freeze it again, as a new file")
-    if target.exists():
-        raise RunError(f"{target}: already holds a run; a rerun needs another place, or move the old one aside")
+    if os.path.lexists(target):
+        raise RunError(f"{target}: is there already, and a run is never overwritten; choose another place")
     if checked.device == "cuda" and shutil.which("nvidia-smi") is None:
         raise RunError(f"{path}: device: got cuda, but this machine has no NVIDIA device")
     for side in ("stock", "patch"):

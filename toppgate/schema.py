@@ -1,38 +1,32 @@
 """The schema of a params file: frozen pydantic models, strict, without unknown keys (contract, section 3).
 
-What a schema cannot say, rules across keys and the frozen digest, is in ``params``.
+What a schema cannot say is in ``rules``.
 """
 
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 
 from toppgate import fp32
 from toppgate.errors import ParamsError
-
-Hex64 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Hex8 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}$")]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-Text = Annotated[str, StringConstraints(max_length=4000)]
-Line = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-Natural = Annotated[int, Field(ge=0, lt=2**31)]
-
-
-def _decimal(text: str) -> str:
-    try:
-        fp32.binary64(text)
-    except ParamsError as error:
-        raise ValueError(str(error)) from None
-    return text
-
-
-Decimal = Annotated[str, StringConstraints(min_length=1, max_length=64), pydantic.AfterValidator(_decimal)]
-Seed = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,39}$")]
-Rounding = Literal["none", "bfloat16", "float16"]
-Role = Literal["forced", "control", "reproduction", "ordinary", "probe"]
+from toppgate.scalars import (
+    Count,
+    Decimal,
+    Hex8,
+    Hex12,
+    Hex64,
+    Hunk,
+    Line,
+    Name,
+    Natural,
+    OneOrEach,
+    Role,
+    Rounding,
+    Seed,
+    Text,
+)
 
 
 class _Model(BaseModel):
@@ -86,11 +80,12 @@ class Pick(_Model):
     kind: Literal["pick"]
     base: "KernelSource"
     donor: "KernelSource"
-    hunks: Annotated[list[Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12,64}$")]], Field(min_length=1)]
+    hunks: Annotated[list[Hunk], Field(min_length=1)]
     sha256: Hex64 | None = None
 
 
 KernelSource = Annotated[Release | Installed | File | Git | Pick, Field(discriminator="kind")]
+Pick.model_rebuild(force=True)  # so that its fields name the models, not their names
 
 
 class Sdist(_Model):
@@ -160,7 +155,7 @@ class Part(_Model):
     def _one(self) -> "Part":
         given = [name for name in ("numbers", "value", "linspace", "affine") if getattr(self, name) is not None]
         if len(given) != 1 or (self.repeat is None) == (self.value is not None):
-            raise ValueError("a part is one of numbers, value with repeat, linspace, affine")
+            raise ValueError("exactly one of numbers, value with repeat, linspace, affine")
         return self
 
 
@@ -215,12 +210,12 @@ class Case(_Model):
 
     id: Name
     about: Text = ""
-    role: Role | list[Role]
+    role: OneOrEach[Role]
     rows: Rows
-    p: Decimal | Annotated[list[Decimal], Field(min_length=1)]
-    p_bits: Hex8 | list[Hex8] | None = None
-    token: Natural | list[Natural | None] | None = None
-    expect: str | list[str | None] | None = None
+    p: OneOrEach[Decimal]
+    p_bits: OneOrEach[Hex8] | None = None
+    token: OneOrEach[Natural | None] = None
+    expect: OneOrEach[str | None] = None
     k: Count | None = None
     compute_units: Count | None = None
     select: Select | None = None
@@ -288,7 +283,7 @@ class Limits(_Model):
 
     vocabulary: Count
     batch: Count
-    rows: Count
+    rows: Annotated[int, Field(ge=1, le=1_000_000)]
     launch_seconds: Count
     total_seconds: Count
     retained_bytes: Annotated[int, Field(ge=1, lt=2**53)]
@@ -305,7 +300,13 @@ class Freeze(_Model):
     """The digest over everything else, and twelve digits of it for each part, so that a change can be named."""
 
     sha256: Hex64
-    parts: dict[str, Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]]
+    parts: dict[str, Hex12]
+
+
+def _version(value: int) -> int:
+    if value != 1:
+        raise ValueError("1, the version that this toppgate reads")
+    return value
 
 
 #: The launch path of the split kernels (contract, section 4).
@@ -319,7 +320,7 @@ SPLIT_PATH = [
 class Params(_Model):
     """A params file.  ``frozen`` is null in a draft."""
 
-    schema_version: Literal[1]
+    schema_version: Annotated[int, pydantic.AfterValidator(_version)]
     title: Line
     notes: Text = ""
     device: Literal["interpreter", "cuda"]
@@ -334,14 +335,6 @@ class Params(_Model):
     limits: Limits
     cases: Annotated[list[Case], Field(min_length=1, max_length=10_000)]
     frozen: Freeze | None = None
-
-    @pydantic.model_validator(mode="after")
-    def _ids(self) -> "Params":
-        ids = [case.id for case in self.cases]
-        twice = sorted({name for name in ids if ids.count(name) > 1}) if len(set(ids)) < len(ids) else []
-        if twice:
-            raise ValueError(f"case id {twice[0]!r} stands twice")
-        return self
 
     def values(self) -> dict[str, Any]:
         """The file's values as plain JSON-like data, without keys that were left out."""
