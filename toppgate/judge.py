@@ -215,8 +215,12 @@ def _counts(rows: list[Row]) -> dict[str, int]:
 
 
 def _unshared(row: Row) -> bool:
-    """Whether a stop is the patch's alone: stock, by the same rules, has none or another."""
-    return row["code"] != codes.PASS and row["stock_code"] is not None and row["stock_code"] != row["code"]
+    """Whether a stop is the patch's alone: stock, by the same rules, has none or another.
+
+    ``stock_under_keep`` is stock's own, never the patch's.
+    """
+    patchs = row["code"] not in {codes.PASS, "stock_under_keep"}
+    return patchs and row["stock_code"] is not None and row["stock_code"] != row["code"]
 
 
 def envelope(rows: list[Row]) -> dict[str, Any]:
