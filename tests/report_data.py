@@ -53,6 +53,14 @@ def make_rows(copies: int = 1, stop: bool = False) -> list[Record]:
     return rows
 
 
+def make_small_rows() -> list[Record]:
+    """Return the rows of three small cases after the first stop; the middle one holds a probe and a stop."""
+    names = (("tiny-tie", "ordinary", 1), ("tiny-pair", "probe", 2), ("tiny-last", "ordinary", 1))
+    rows = [row for name, role, batch in names for row in _case_rows((name, role, batch, 16, 0.5, 3), 0)]
+    rows[2] |= {"role": "ordinary", "code": "patch_hole", "observed": None, "equal_patch": False}
+    return [row | {"after_stop": True} for row in rows]
+
+
 def _case_rows(case: tuple[str, str, int, int, float, int], copy: int) -> Iterator[Record]:
     name, role, batch, _, p, kept = case
     for index in range(batch):

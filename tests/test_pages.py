@@ -8,9 +8,9 @@ from typing import Any
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from report_data import Record, make_evidence, make_params, make_rows, make_verdict
+from report_data import Record, make_evidence, make_params, make_rows, make_small_rows, make_verdict
 
-from toppgate import pages, report
+from toppgate import origin, pages, pictures, report
 
 CHROMIUM = Path("/usr/bin/chromium")
 MIB = 1 << 20
@@ -19,10 +19,10 @@ MIB = 1 << 20
 def make_notebook(rows: list[Record]) -> Any:
     """Return a gate notebook as papermill would leave it: injected values, then one fragment a cell."""
     verdict, params, evidence = make_verdict(rows), make_params(), make_evidence()
-    fragments = [report.verdict(verdict, params, evidence), report.stops(verdict)]
-    fragments += [report.difference_figure(rows), report.kept_figure(rows), report.kept_figure(rows[:8])]
-    fragments += [report.provenance(verdict, params, evidence), report.case_table(params)]
-    fragments += [report.summary(rows, verdict) + report.row_table(rows)]
+    fragments = [report.verdict(verdict, params, evidence, rows), report.stops(verdict, rows)]
+    fragments += [pictures.difference_figure(rows), pictures.kept_figure(rows), pictures.kept_figure(rows[:8])]
+    fragments += [origin.provenance(verdict, params, evidence), origin.case_table(params)]
+    fragments += [report.summary(rows, verdict) + report.row_table(rows, params)]
     injected = new_code_cell('run_dir = "runs/<a>"', metadata={"tags": ["injected-parameters"]}, execution_count=1)
     cells = [new_markdown_cell("# Gate: *stock* against patch"), injected, *map(show, fragments)]
     cells.insert(-1, new_markdown_cell("## Rows"))
@@ -43,8 +43,9 @@ def passing() -> str:
 
 @pytest.fixture(scope="module")
 def stopping() -> str:
-    """Return the page of 60 rows of which three stop, with a banner."""
-    return pages.render(make_notebook(make_rows(stop=True)), banner="Stage 3 did not end: its kernel died.")
+    """Return the page of 64 rows of which four stop, small cases among them, with a banner."""
+    rows = make_rows(stop=True) + make_small_rows()
+    return pages.render(make_notebook(rows), banner="Stage 3 did not end: its kernel died.")
 
 
 def test_page_is_html_with_title_language_main_and_policy(passing: str) -> None:
@@ -68,7 +69,8 @@ def test_page_asks_for_nothing(passing: str, stopping: str) -> None:
 
 def test_page_is_the_same_bytes_twice(stopping: str) -> None:
     """Two renderings agree, though every cell has another random id."""
-    again = pages.render(make_notebook(make_rows(stop=True)), banner="Stage 3 did not end: its kernel died.")
+    rows = make_rows(stop=True) + make_small_rows()
+    again = pages.render(make_notebook(rows), banner="Stage 3 did not end: its kernel died.")
     assert again == stopping
 
 
@@ -79,7 +81,7 @@ def test_page_sizes() -> None:
 
 
 def test_inputs_are_hidden_folded_or_shown() -> None:
-    """Tagged inputs are left out, injected parameters folded, others shown; all of them escaped."""
+    """Tagged inputs are left out, injected parameters folded at the end, others shown; all of them escaped."""
     cells = [
         new_code_cell("secret = 1", metadata={"tags": ["remove-input"]}),
         new_code_cell("secret = 2", metadata={"tags": ["hide"]}),
@@ -89,7 +91,8 @@ def test_inputs_are_hidden_folded_or_shown() -> None:
     page = pages.render(new_notebook(cells=cells))
     assert "secret" not in page
     assert re.search(r"<details[^>]*><summary>Parameters injected[^<]*</summary><pre><code>seed = &#39;&lt;b&gt;", page)
-    assert "<code>shown = &#39;&lt;i&gt;" in page
+    assert "<code>shown = &#39;&lt;i&gt;" in page.partition("<summary>Parameters injected")[0]
+    assert page.count("seed = ") == 1
 
 
 def test_outputs_without_html_are_text() -> None:
@@ -197,23 +200,23 @@ def test_browser_without_javascript(opened: Any) -> None:
 
 @pytest.mark.browser
 def test_browser_filter(opened: Any) -> None:
-    """The filter leaves the three stopped rows; print shows all rows again."""
+    """The filter leaves the four stopped rows and the names of their cases; print shows all rows again."""
     page, _ = opened(java_script_enabled=False)
-    visible = page.locator(".rows tbody tr:visible")
-    assert visible.count() == 60
-    page.get_by_label("Show the 3 stopped rows only").check()
-    assert visible.count() == 3
-    assert page.locator(".rows .box:visible").count() == 3
+    visible, names = page.locator(".rows tbody tr:not(.case):visible"), page.locator(".rows tr.case:visible")
+    assert (visible.count(), names.count()) == (64, 3)
+    page.get_by_label("Show the 4 stopped rows only").check()
+    assert (visible.count(), names.all_inner_texts()) == (4, ["tiny-pair"])
+    assert page.locator(".rows .box:visible").count() == 4
     page.emulate_media(media="print")
-    assert visible.count() == 60
+    assert (visible.count(), names.count()) == (64, 3)
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("row", ["#tied-plateau-2", "#smollm2-p999-5"])
+@pytest.mark.parametrize("row", ["#tied-plateau-2", "#smollm2-p999-5", "#tiny-tie-0"])
 def test_browser_deep_link(opened: Any, row: str) -> None:
     """A link to a row brings it into view and marks it, also a passed row of a passed case under the filter."""
     page, _ = opened(row)
-    page.get_by_label("Show the 3 stopped rows only").check()
+    page.get_by_label("Show the 4 stopped rows only").check()
     page.evaluate("location.hash = location.hash")
     target = page.locator("tr:target")
     assert target.get_attribute("id") == row[1:]

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from report_data import Record, make_evidence, make_params, make_rows, make_verdict
+from report_data import Record, make_evidence, make_params, make_rows, make_small_rows, make_verdict
 
-from toppgate import codes, figures, report
+from toppgate import codes, figures, fragments, origin, pictures, report
 
 HOSTILE = "<script>alert(1)</script>\n\"quoted\" & 'more' $x^2$"
 
@@ -42,7 +42,7 @@ class Page(HTMLParser):
 
 def test_pass_says_what_it_says() -> None:
     """A PASS is in words, with the statement word for word, and marks interpreter evidence."""
-    page = Page(report.verdict(make_verdict(make_rows()), make_params(), make_evidence()))
+    page = Page(report.verdict(make_verdict(make_rows()), make_params(), make_evidence(), make_rows()))
     assert "✓ PASS" in page.text
     assert f"What this PASS says {codes.STATEMENT}" in page.text
     assert "Triton interpreter on the CPU: not CUDA evidence." in page.text
@@ -52,34 +52,34 @@ def test_pass_says_what_it_says() -> None:
 def test_stop_names_its_first_stop() -> None:
     """A STOP gives case, row, code and sentence of the first stop, and links to a row that exists."""
     rows = make_rows(stop=True)
-    page = Page(report.verdict(make_verdict(rows), make_params()))
+    page = Page(report.verdict(make_verdict(rows), make_params(), {}, rows))
     assert "■ STOP" in page.text
     for words in ("case control-normal-p50, row 3", "patch_under_keep", codes.SENTENCES["patch_under_keep"]):
         assert words in page.text.partition("Evidence")[0]
     assert f"What a PASS would have said {codes.STATEMENT}" in page.text
-    targets = Page(report.row_table(rows)).values("id")
+    targets = Page(report.row_table(rows, {})).values("id")
     assert [link for link in page.values("href") if link.removeprefix("#") not in targets] == []
 
 
 @pytest.mark.parametrize("word", ["PASS ", "pass", None, "", "STOP"])
 def test_only_the_word_pass_passes(word: str | None) -> None:
     """Any verdict but the exact word is shown as STOP."""
-    assert "■ STOP" in Page(report.verdict(make_verdict(make_rows()) | {"verdict": word}, make_params())).text
+    assert "■ STOP" in Page(report.verdict(make_verdict(make_rows()) | {"verdict": word}, make_params(), {}, [])).text
 
 
 def test_pass_with_stops_is_a_stop() -> None:
     """A record that says PASS and lists a stop is shown as STOP, and says why."""
-    text = Page(report.verdict(make_verdict(make_rows(stop=True)) | {"verdict": "PASS"}, make_params())).text
+    text = Page(report.verdict(make_verdict(make_rows(stop=True)) | {"verdict": "PASS"}, make_params(), {}, [])).text
     assert "■ STOP" in text
     assert "contradicts itself" in text
 
 
 def test_empty_records_never_pass() -> None:
     """Fragments of empty records are written, with dashes, and none shows a pass."""
-    assert "✓" not in report.verdict({}, {}) + report.provenance({}, {}, {}) + report.case_table({})
-    assert "not CUDA evidence" in report.verdict({}, {})
-    assert "Freeze not witnessed" in report.provenance({}, {}, {})
-    assert "✓" not in report.row_table([{}]) + report.summary([{}], {}) + report.stops({})
+    assert "✓" not in report.verdict({}, {}, {}, []) + origin.provenance({}, {}, {}) + origin.case_table({})
+    assert "not CUDA evidence" in report.verdict({}, {}, {}, [])
+    assert "Freeze not witnessed" in origin.provenance({}, {}, {})
+    assert "✓" not in report.row_table([{}], {}) + report.summary([{}], {}) + report.stops({}, [])
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_empty_records_never_pass() -> None:
 )
 def test_freeze_needs_a_witness(git: Record, witnessed: bool) -> None:
     """The freeze is witnessed only by a revision together with the params file's path in it."""
-    text = Page(report.provenance({}, {}, {"git": git})).text
+    text = Page(origin.provenance({}, {}, {"git": git})).text
     assert ("Freeze not witnessed" not in text) is witnessed
 
 
@@ -100,7 +100,7 @@ def test_run_level_stop_has_no_row() -> None:
     """A stop of the whole run is named so, and links nowhere."""
     stop = {"case": None, "row": None, "code": "harness_drift"}
     verdict = {"verdict": "STOP", "first_stop": stop, "stops": [stop]}
-    both = report.verdict(verdict, {}) + report.stops(verdict)
+    both = report.verdict(verdict, {}, {}, []) + report.stops(verdict, [])
     assert "the run as a whole" in Page(both).text
     assert codes.SENTENCES["harness_drift"] in Page(both).text
     assert Page(both).values("href") == []
@@ -111,7 +111,7 @@ def test_run_level_stop_has_no_row() -> None:
 )
 def test_cuda_names_its_device(listed: object) -> None:
     """CUDA evidence names the device of its environments, listed for each side or for all."""
-    text = Page(report.verdict(make_verdict([]), {"device": "cuda"}, {"environments": listed})).text
+    text = Page(report.verdict(make_verdict([]), {"device": "cuda"}, {"environments": listed}, [])).text
     assert "CUDA (NVIDIA <H200>), through vLLM's own dispatch." in text
     assert "not CUDA evidence" not in text
 
@@ -119,18 +119,18 @@ def test_cuda_names_its_device(listed: object) -> None:
 def test_demonstration_is_marked() -> None:
     """A params title that says demonstration gives a heading that says so; another does not."""
     record = make_verdict(make_rows())
-    assert "not a review of the patch" in report.verdict(record, make_params("Demonstration: planted faults"))
-    assert "not a review of the patch" not in report.verdict(record, make_params())
+    assert "not a review of the patch" in report.verdict(record, make_params("Demonstration: planted faults"), {}, [])
+    assert "not a review of the patch" not in report.verdict(record, make_params(), {}, [])
 
 
 def test_every_row_has_its_place() -> None:
     """Each row has one id and one line, whatever its code; stopped ones carry their code in words."""
     rows = make_rows(stop=True)
-    page = Page(report.row_table(rows))
+    page = Page(report.row_table(rows, {}))
     ids = page.values("id")
     assert len(ids) == len(set(ids))
     assert [id_ for id_ in ids if re.search(r"-\d+$", id_) and not id_.startswith("case:")] == [
-        report.row_id(row["case"], row["row"]) for row in rows
+        fragments.row_id(row["case"], row["row"]) for row in rows
     ]
     assert page.text.count("✓ pass") == 57
     assert page.text.count("✗ ") == 3
@@ -139,7 +139,9 @@ def test_every_row_has_its_place() -> None:
 def test_ids_of_different_rows_differ() -> None:
     """Case names that differ in one odd character, or end like a row, never share an id."""
     names = ["a", "a-1", "a_20_", "a ", "a\n", "a_", "case:a", "case", "ä", "A"]
-    ids = [report.row_id(name, row) for name in names for row in (0, 1, 11)] + [report.row_id(name) for name in names]
+    ids = [fragments.row_id(name, row) for name in names for row in (0, 1, 11)] + [
+        fragments.row_id(name) for name in names
+    ]
     assert len(ids) == len(set(ids))
     assert all(re.fullmatch(r"[A-Za-z0-9._:-]+", id_) for id_ in ids)
 
@@ -155,7 +157,7 @@ def test_numbers_keep_their_whole_value() -> None:
         "mass_stock": 0.0,
         "mass_stock_patch": 1.0,
     }
-    html = report.row_table([row, {**row, "row": 1, "mass_patch": None}])
+    html = report.row_table([row, {**row, "row": 1, "mass_patch": None}], {})
     assert '<td><span title="9.87654321e-07">9.877e-07</span></td>' in html
     assert "<td>18,000</td>" in html
     assert "<td>0</td>" in html
@@ -177,10 +179,10 @@ def test_hostile_text_is_escaped() -> None:
     launches = [[{"kernel": HOSTILE, "slices": HOSTILE}]]
     found = {"code": HOSTILE, "detail": HOSTILE, "repeats": [HOSTILE], "launches": launches}
     sides = {HOSTILE: {"cases": {HOSTILE: found}}}
-    html = report.verdict(verdict, params, evidence) + report.stops(verdict) + report.summary(rows, verdict)
-    html += report.row_table(rows) + report.case_table(params) + report.provenance(verdict, params, evidence)
-    html += report.input_table(params, {HOSTILE: HOSTILE}) + report.execution_table(sides)
-    html += report.figure(figures.kept_counts(rows), HOSTILE, HOSTILE)
+    html = report.verdict(verdict, params, evidence, rows) + report.stops(verdict, rows) + report.summary(rows, verdict)
+    html += report.row_table(rows, params) + origin.case_table(params) + origin.provenance(verdict, params, evidence)
+    html += origin.input_table(params, {HOSTILE: HOSTILE}) + origin.execution_table(sides)
+    html += pictures.figure(figures.kept_counts(rows), HOSTILE, HOSTILE)
     page = Page(html)
     assert "<script" not in html
     assert {tag for tag, _ in page.tags}.isdisjoint({"script", "iframe", "object", "link"})
@@ -213,14 +215,14 @@ def test_findings_count_exactly() -> None:
     assert further == 3
     assert (
         f"Of 52 rows, patch is closer to the oracle than stock in {sum(p < s for s, p in pairs)}"
-        in report.difference_finding(rows)
+        in pictures.difference_finding(rows)
     )
-    assert f"and further in {further}." in report.difference_finding(rows)
+    assert f"and further in {further}." in pictures.difference_finding(rows)
     assert "Of 8 forced rows stock masks everything in 8 and patch in 0; patch keeps exactly one token in 8." in (
-        report.kept_finding(rows)
+        pictures.kept_finding(rows)
     )
-    assert "8 rows omitted" in report.difference_figure(rows)
-    assert f'alt="{report.difference_finding(rows)}"' in report.difference_figure(rows)
+    assert "8 rows omitted" in pictures.difference_figure(rows)
+    assert f'alt="{pictures.difference_finding(rows)}"' in pictures.difference_figure(rows)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_figure_leaves_null_out() -> None:
 def test_figures_are_the_same_bytes_twice_and_bounded() -> None:
     """The same rows give the same bytes; 5,040 rows take less than 400 kB a figure."""
     rows = make_rows(copies=84, stop=True)
-    for draw in (report.kept_figure, report.difference_figure):
+    for draw in (pictures.kept_figure, pictures.difference_figure):
         assert draw(rows) == draw(rows)
         assert len(draw(rows)) < 400_000
 
@@ -254,18 +256,163 @@ def test_captured_inputs_are_compared_with_the_frozen_ones() -> None:
     """Stage 1's table marks an input as frozen only where both digests are there and equal."""
     case = make_params()["cases"][0]
     for frozen, captured, marked in [("a", "a", 1), ("a", "b", 0), ("a", None, 0), (None, None, 0), (None, "a", 0)]:
-        table = report.input_table({"cases": [case | {"input": frozen}]}, {case["id"]: captured})
+        table = origin.input_table({"cases": [case | {"input": frozen}]}, {case["id"]: captured})
         assert table.count("✓ as frozen") == marked
 
 
+def lines_of(html: str) -> list[list[str]]:
+    """Return the text of every cell of a fragment's table rows, heads left out."""
+    bodies = re.findall(r"<tr[^>]*>(.*?)</tr>", html, re.DOTALL)
+    return [[Page(cell).text for cell in re.split("</t[hd]>", body)[:-1]] for body in bodies if "<td" in body]
+
+
 def test_executions() -> None:
-    """Stage 2's table shows the launches in order, whether the repeats agree, and dashes for what is not there."""
+    """Stage 2's tables show codes, whether the repeats agree, the launches in order, and dashes for what is missing."""
     steps = [{"kernel": "step", "slices": 2}] * 5
     path = [{"kernel": "stats", "slices": 2}, *steps, {"kernel": "mask", "slices": None}]
     good = {"code": "pass", "repeats": ["a", "a"], "launches": [path, path], "seconds": [1.25, 0.5]}
     bad = good | {"code": "path_mismatch", "repeats": ["a", "b"], "launches": [path, path[:1]], "detail": "why"}
-    html = report.execution_table({"stock": {"cases": {"c": good}}, "patch": {"cases": {"c": bad, "d": {}}}})
-    lines = [[Page(cell).text for cell in re.split("</t[hd]>", line)] for line in html.split("<tr>")[2:]]
-    assert lines[0][:7] == ["c", "stock", "✓ pass", "2, equal", "stats, step × 5, mask", "2", "1.25, 0.50"]
-    assert lines[1][2:6] == ["✗ path_mismatchwhy", "2, different", "stats, step × 5, mask; stats", "2"]
-    assert lines[2][:7] == ["d", "patch", "✗ –", "–", "–", "–", "–"]
+    html = origin.execution_table({"stock": {"cases": {"c": good}}, "patch": {"cases": {"c": bad, "d": {}}}})
+    first, second, third = lines_of(html)
+    assert first == ["c", "✓ pass", "2, equal", "2", "1.25, 0.50"]
+    assert second == ["c", "✗ path_mismatchwhy", "2, different", "stats, step × 5, mask; stats", "2", "1.25, 0.50"]
+    assert third == ["d", "✗ –", "–", "–", "–", "–"]
+    text = Page(html).text
+    assert "Stock ✓ All 1 case delivered. Launches seen, in every repeat: stats, step × 5, mask." in text
+    assert "Patch ✗ 0 of 2 cases delivered. Case" in text
+
+
+def test_no_execution_is_never_all() -> None:
+    """A side without a case is not shown as delivered, nor a matrix without a case as captured."""
+    assert "✓" not in origin.execution_table({"stock": {"cases": {}}}) + origin.input_table({}, {})
+
+
+def test_classes_are_judged_apart() -> None:
+    """The head counts forced and ordinary rows and probes apart, with what stock itself would pass."""
+    rows = make_rows(stop=True)
+    rows[0] |= {"stock_code": "pass"}
+    text = Page(report.verdict(make_verdict(rows), make_params(), {}, rows)).text
+    assert "Forced rows 8 of 8 passed; stock in the place of the patch passes 1 Ordinary" in text
+    stock = sum(row["stock_code"] == "pass" for row in rows[8:56])
+    passed = "Ordinary rows 45 of 48 passed (16 control, 8 reproduction, 24 ordinary)"
+    assert f"{passed}; stock in the place of the patch passes {stock} Probes 4 of 4 gave" in text
+    assert "3; the patch's alone, which stock in its place would not have: 3" in text
+    assert "Forced rows none" in Page(report.verdict({}, {}, {}, [])).text
+
+
+def test_stops_carry_their_counts() -> None:
+    """Each stop of a row has the row's kept counts and stock's own code beside its sentence; others have dashes."""
+    rows = make_rows(stop=True)
+    verdict = make_verdict(rows)
+    verdict["stops"].insert(0, {"case": None, "row": None, "code": "harness_drift"})
+    first, second, *_ = lines_of(report.stops(verdict, rows))
+    assert first == ["the run", f"✗ harness_drift{codes.SENTENCES['harness_drift']}", "–", "–", "–", "–"]
+    counts = [f"{rows[19][key]:,}" for key in ("kept_oracle", "kept_stock", "kept_patch")]
+    where, why = "control-normal-p50, row 3", f"✗ patch_under_keep{codes.SENTENCES['patch_under_keep']}"
+    assert second == [where, why, *counts, rows[19]["stock_code"]]
+
+
+def test_small_neighbours_share_a_table() -> None:
+    """Small cases next to each other share a table, each named with what it is about; a large one stands alone."""
+    rows = make_rows()[:8] + make_small_rows() + make_rows()[8:16] + make_small_rows()[:1]
+    params = {"cases": [{"id": "tiny-pair", "about": "two rows"}, {"id": "forced-1e4", "about": "eight rows"}]}
+    html = report.row_table(rows, params)
+    captions = [Page(caption).text for caption in re.findall("<caption.*?</caption>", html, re.DOTALL)]
+    assert captions == [
+        "forced-1e4: forced, 8 rows, all passedeight rows",
+        "3 small cases: 4 rows, 1 stopped, after the first stop",
+        "control-torch-cpu-42: control, 8 rows, all passed",
+        "tiny-tie: ordinary, 1 row, all passed, after the first stop",
+    ]
+    names = [Page(name).text for name in re.findall('<tr[^>]* class="case.*?</tr>', html, re.DOTALL)]
+    assert names == ["tiny-tie", "tiny-pair: two rows", "tiny-last"]
+
+
+def test_only_a_mixed_table_marks_rows_after_the_stop() -> None:
+    """Where a table holds the first stop, its later rows say so; where all come later, the caption does."""
+    rows = make_rows(stop=True)
+    text = Page(report.row_table(rows, {})).text
+    assert text.count("after the stop") == sum(row["after_stop"] for row in rows if row["case"] == "control-normal-p50")
+    assert text.count("after the first stop") == 5
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ({"kind": "normal", "seed": "42", "scale": "8", "rows": 2, "vocabulary": 9}, "normal: seed 42, scale 8"),
+        (
+            {"kind": "file", "path": "a.safetensors", "tensor": "t", "rows": [2, 5], "round": "bfloat16", "tile": 8},
+            "rows 2 to 4 of t in a.safetensors, rounded to bfloat16, 8 times",
+        ),
+        ({"kind": "file", "path": "a", "tensor": "t", "rows": None, "round": "none"}, "all rows of t in a"),
+        (
+            {"kind": "forced", "base": {"kind": "normal", "seed": "1", "scale": "3"}, "token": 13, "value": "1e9"},
+            "token 13 set to 1e9; normal: seed 1, scale 3",
+        ),
+        (
+            {
+                "kind": "literal",
+                "rows": [[{"numbers": ["1.0", "-inf"], "bits": []}], [{"value": "0.0", "repeat": 512}]],
+            },
+            "written out: [1.0, -inf]; [0.0 × 512]",
+        ),
+        (
+            {"kind": "literal", "rows": [[{"value": "2", "repeat": 1}, {"linspace": ["4", "-4", 9]}]], "copies": 3},
+            "written out: [2, 4 to -4 in 9 even steps] × 3",
+        ),
+        (
+            {"kind": "literal", "rows": [[{"affine": {"start": "0", "step": "0.5", "count": "7"}}]]},
+            "written out: [0 + 0.5 i, i below 7]",
+        ),
+        ({"kind": "dice", "sides": 6, "none": None}, "dice: sides 6"),
+        (None, "–"),
+    ],
+)
+def test_how_rows_are_made(rows: Record | None, text: str) -> None:
+    """Each generator is written as a person would, without the digits that pin it."""
+    (line,) = lines_of(origin.case_table({"cases": [{"id": "c", "rows": rows}]}))
+    assert line[3] == text
+
+
+@pytest.mark.parametrize(
+    ("expect", "text"),
+    [
+        (None, "probe"),
+        ("invalid_p", "probemust give invalid_p"),
+        (["invalid_p", "invalid_p"], "probemust give invalid_p"),
+        ([None, "pass"], "proberow 1 must give pass"),
+    ],
+)
+def test_probes_name_their_code(expect: object, text: str) -> None:
+    """A probe's case says which code it must give, and which row where they differ."""
+    (line,) = lines_of(origin.case_table({"cases": [{"id": "c", "role": "probe", "expect": expect}]}))
+    assert line[1] == text
+
+
+@pytest.mark.parametrize(
+    ("cases", "said"),
+    [
+        ([], "not supplied, and nothing stands in for it"),
+        (
+            [{"role": "reproduction", "rows": {"kind": "normal"}}],
+            "not supplied; the reproduction case stands in for it",
+        ),
+        ([{"role": "reproduction", "rows": {"kind": "file"}}], ""),
+    ],
+)
+def test_the_retained_case(cases: list[Record], said: str) -> None:
+    """The retained local case is said to be not supplied unless a captured file fills its slot."""
+    text = Page(origin.case_table({"cases": cases})).text
+    assert said in text
+    assert ("not supplied" in text) is bool(said)
+
+
+def test_case_names_keep_apart() -> None:
+    """On the axis no two names are nearer than a 24th of it, and large cases are all named."""
+    large = [{"case": f"large-{index}", "kept_oracle": 1} for index in range(10) for _ in range(8)]
+    small = [{"case": f"small-{index}", "kept_oracle": 1} for index in range(30)]
+    axes = figures.kept_counts(large + small).axes[0]
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert names[:10] == [f"large-{index}" for index in range(10)]
+    assert names[10:] == [f"small-{index}" for index in range(1, 30, 5)]
+    assert min(np.diff(axes.get_xticks())) >= 110 / 24

@@ -40,7 +40,7 @@ ORDINARY: Final[dict[str, str]] = {
     "output_altered": FORCED["output_altered"],
     "oracle_boundary_ambiguous": "The binary64 scan and its certificate disagree on the boundary.",
     "stock_under_keep": "Stock masks a token that the oracle keeps, so it cannot serve as the comparison.",
-    "patch_noncanonical_tie": "The patch keeps the right number of tied tokens, but not the lowest ids.",
+    "patch_noncanonical_tie": "The patch keeps the logits of a prefix, but among tied tokens not the lowest ids.",
     "patch_hole": "The tokens that the patch keeps are not a prefix of the sorted row.",
     "patch_under_keep": "The patch masks a token that the oracle keeps.",
     "count_bound_exceeded": "The patch's count differs from the oracle's by more than 3 and by 0.5 % or more.",

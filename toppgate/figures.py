@@ -5,7 +5,7 @@ Colours are Okabe and Ito's, told apart by colour-blind readers; the marker says
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -115,7 +115,7 @@ def _log_with_zero(axes: Axes, axis: str, values: Sequence[Any]) -> float:
 
 
 def _case_axis(axes: Axes, rows: Sequence[Row]) -> None:
-    """Name each case under the middle of its rows, with lines between cases; thinned out beyond MOST_LABELS."""
+    """Name cases under the middle of their rows, as far as there is room, with lines between cases if there are few."""
     places, names, ends, start = [], [], [], 0
     for case, group in groupby(rows, key=lambda row: str(row.get("case"))):
         size = len(list(group))
@@ -125,9 +125,19 @@ def _case_axis(axes: Axes, rows: Sequence[Row]) -> None:
         ends.append(start - 0.5)
     for end in ends[:-1] if len(ends) <= MOST_LABELS else ():
         axes.axvline(end, color="#c8c8c8", linewidth=0.5, zorder=1)
-    step = -(-len(places) // MOST_LABELS) or 1
-    axes.set_xticks(places[::step], names[::step], rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
+    shown = list(_apart(places, start / MOST_LABELS))
+    ticks, labels = [places[at] for at in shown], [names[at] for at in shown]
+    axes.set_xticks(ticks, labels, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
     axes.grid(visible=False, axis="x")
+
+
+def _apart(places: Sequence[float], least: float) -> Iterator[int]:
+    """Yield the indices of places that are at least so far from the one before."""
+    last = -least
+    for index, place in enumerate(places):
+        if place - last >= least:
+            yield index
+            last = place
 
 
 def _plain(name: str) -> str:

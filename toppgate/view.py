@@ -1,21 +1,21 @@
-"""What the stage notebooks show: stage results and rows, handed to ``report``."""
+"""What the stage notebooks show: stage results and rows, handed to the modules that write them."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from toppgate import report, source, stage
+from toppgate import origin, pictures, report, source, stage
 from toppgate.judge import Judgement
 from toppgate.stage import Run
 
 
 def captured(run: Run, result: Mapping[str, Any]) -> str:
     """Return stage 1's table: every frozen case and the digest of the input that was captured."""
-    return str(report.input_table(run.params.values(), result["inputs"]))
+    return str(origin.input_table(run.params.values(), result["inputs"]))
 
 
 def executed(result: Mapping[str, Any]) -> str:
     """Return stage 2's table: what each side delivered, case by case."""
-    return str(report.execution_table(result["sides"]))
+    return str(origin.execution_table(result["sides"]))
 
 
 def evidence(run: Run) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def evidence(run: Run) -> dict[str, Any]:
     return {
         "git": first.get("git"),
         "host": second.get("host"),
-        "environments": [environment for side in sides.values() for environment in side["environments"][:1]],
+        "environments": {name: side["environments"][:1] for name, side in sides.items()},
         "sources": described,
         "seconds": {name: _seconds(side) for name, side in sides.items()},
     }
@@ -41,25 +41,25 @@ def _seconds(side: Mapping[str, Any]) -> float:
 
 def verdict(run: Run, judged: Judgement) -> str:
     """Return the page's head: the verdict, and the stops where there are any."""
-    head = report.verdict(judged.verdict, run.params.values(), evidence(run))
-    return str(head + report.stops(judged.verdict) if judged.verdict["stops"] else head)
+    head = report.verdict(judged.verdict, run.params.values(), evidence(run), judged.rows)
+    return str(head + report.stops(judged.verdict, judged.rows) if judged.verdict["stops"] else head)
 
 
 def figures(judged: Judgement) -> str:
     """Return the two figures."""
-    return str(report.kept_figure(judged.rows) + report.difference_figure(judged.rows))
+    return str(pictures.kept_figure(judged.rows) + pictures.difference_figure(judged.rows))
 
 
-def rows(judged: Judgement) -> str:
+def rows(run: Run, judged: Judgement) -> str:
     """Return one line a case, then all rows."""
-    return str(report.summary(judged.rows, judged.verdict) + report.row_table(judged.rows))
+    return str(report.summary(judged.rows, judged.verdict) + report.row_table(judged.rows, run.params.values()))
 
 
 def cases(run: Run) -> str:
     """Return the frozen case table."""
-    return str(report.case_table(run.params.values()))
+    return str(origin.case_table(run.params.values()))
 
 
 def provenance(run: Run, judged: Judgement) -> str:
     """Return where everything came from, and how to verify it."""
-    return str(report.provenance(judged.verdict, run.params.values(), evidence(run)))
+    return str(origin.provenance(judged.verdict, run.params.values(), evidence(run)))
