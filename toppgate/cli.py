@@ -22,7 +22,7 @@ _dir = click.argument("directory", type=click.Path(path_type=Path))
 _params = click.argument("params", type=click.Path(path_type=Path))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
 @click.version_option(package_name="toppgate")
 def cli() -> None:
     """Decide, row by row, whether a change to vLLM's split top-p kernel is an improvement without a regression."""

@@ -19,6 +19,9 @@ from toppgate.seal import Sealed
 #: On top of the frozen total time: notebook kernels start, the oracle and the gate run, the page is made.
 OVERHEAD_SECONDS = 600
 
+#: The smallest run takes about this many bytes.
+ROOM = 2**20
+
 
 def run(path: Path, out: Path | None, *, show: bool) -> Sealed:
     """Run a frozen params file and return the sealed run.
@@ -60,10 +63,14 @@ def prepare(path: Path, target: Path) -> Params:
 
 
 def _partial(target: Path) -> Path:
+    """Make the directory to work in, and see that something can be written there before minutes are spent."""
     partial = target.with_name(f"{target.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
         partial.mkdir(parents=True)
+        (partial / "room").write_bytes(bytes(ROOM))
+        (partial / "room").unlink()
     except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
         raise RunError(f"{partial.parent}: cannot be written: {error.strerror}") from None
     return partial
 
