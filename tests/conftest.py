@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("engine_rows")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests marked ``browser``, with the reason, on a machine without Chromium."""

@@ -25,6 +25,8 @@ EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 BASE = [Requirement(line) for line in PROJECT["project"]["dependencies"]]
 #: That release names its own versions, of far more than is used here, so the lock leaves them to it.
 UNLOCKED = "vllm"
+#: The modules that need an extra; no other module imports what one brings.
+EXTRA_OF = {"worker": "kernel", "kernels": "kernel", "timing": "kernel", "real": "exact"}
 LOCKED_EXTRAS = [Requirement(line) for extra, lines in EXTRAS.items() if extra != UNLOCKED for line in lines]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -88,13 +90,12 @@ def _foreign(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", sorted((ROOT / "toppgate").glob("*.py")), ids=lambda path: path.stem)
 def test_every_import_is_declared(path: Path) -> None:
     """A library that a module imports is a declared dependency, not one that happens to come with another."""
+    extra = EXTRA_OF.get(path.stem)
+    wanted = [*BASE, *map(Requirement, EXTRAS[extra] if extra else [])]
     # vLLM's files are put on the worker's path by the host, installed or not.
-    worker = (
-        [*map(Requirement, EXTRAS["kernel"]), Requirement("vllm")]
-        if path.stem in {"worker", "kernels", "timing"}
-        else []
+    declared = {canonicalize_name(requirement.name) for requirement in wanted} | (
+        {"vllm"} if extra == "kernel" else set()
     )
-    declared = {canonicalize_name(requirement.name) for requirement in [*BASE, *worker]}
     homes = {"vllm": ["vllm"], **metadata.packages_distributions()}
     for top in _foreign(path):
         assert declared & {canonicalize_name(home) for home in homes.get(top, [])}, top
@@ -110,13 +111,13 @@ def test_environment_yml_is_current() -> None:
 
 
 def test_environment_yml_holds_every_way_in() -> None:
-    """It is plain YAML with the base, kernel, vllm and lab dependencies; torch, Triton and vLLM come by pip."""
+    """It is plain YAML with the base, kernel, exact, vllm and lab dependencies; torch, Triton and vLLM come by pip."""
     made = YAML(typ="safe").load(ROOT / "environment.yml")
     conda = [line for line in made["dependencies"] if isinstance(line, str)]
     (pip,) = [entry["pip"] for entry in made["dependencies"] if not isinstance(entry, str)]
     pip = [line for line in pip if line != "--editable ."]
     names = {canonicalize_name(Requirement(line.replace("python=", "python==")).name) for line in [*conda, *pip]}
-    wanted = [*BASE, *(Requirement(line) for extra in ("kernel", "vllm", "lab") for line in EXTRAS[extra])]
+    wanted = [*BASE, *(Requirement(line) for extra in ("kernel", "exact", "vllm", "lab") for line in EXTRAS[extra])]
     assert names == {canonicalize_name(requirement.name) for requirement in wanted} | {"python", "pip"}
     assert {"torch", "triton", "vllm"} <= {Requirement(line).name for line in pip}
 
