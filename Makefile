@@ -38,11 +38,11 @@ $(VENV)/base.stamp: pyproject.toml constraints.txt
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) setuptools
-	$(PIP) --no-build-isolation --editable '.[kernel]'
+	$(PIP) --no-build-isolation --editable '.[kernel,exact]'
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/base.stamp
-	$(PIP) --no-build-isolation --editable '.[kernel,dev]'
+	$(PIP) --no-build-isolation --editable '.[kernel,exact,dev]'
 	touch $@
 
 environment.yml: pyproject.toml $(VENV)/dev.stamp
@@ -54,7 +54,7 @@ lock:
 	fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	$(PYTHON) -m venv $$fresh; \
 	$$fresh/bin/python -m pip install -qq 'setuptools>=80'; \
-	$$fresh/bin/python -m pip install -qq --no-build-isolation --editable '.[kernel,lab,dev]'; \
+	$$fresh/bin/python -m pip install -qq --no-build-isolation --editable '.[kernel,exact,lab,dev]'; \
 	{ sed -n '/^#/p' constraints.txt; \
 	  $$fresh/bin/python -m pip freeze --all --exclude pip --exclude-editable | sed 's/+.*//'; } >$$fresh/lock; \
 	cp $$fresh/lock constraints.txt

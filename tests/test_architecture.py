@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "toppgate"
 HEAVY = {"torch", "triton", "papermill"}
 #: The reference and the judge, which share no code with what they judge (contract, section 8).
-PURE = ("oracle", "spec", "masses", "gate")
+PURE = ("oracle", "spec", "masses", "real", "gate")
 
 
 @dataclass(frozen=True)

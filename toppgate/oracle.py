@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from toppgate.order import canonical
 from toppgate.spec import Reference
 
-__all__ = ["Reference", "reference", "rounded_sum"]
+__all__ = ["Reference", "Scan", "reference", "rounded_sum"]
 
 #: exp(x) is below half the least subnormal, 2**-1075, for x < -745.14: libm then returns +0.0.
 _UNDERFLOW: Final = -746.0
@@ -63,7 +63,7 @@ def reference(logits: NDArray[np.float32], p: np.float32 | float) -> Reference:
     p_fp32 = _widened(p)
     order = canonical(logits)
     ranked = logits[order].astype(np.float64)
-    scan = _Scan.over(_weights(ranked - ranked[0]))
+    scan = Scan.over(_weights(ranked - ranked[0]))
     normalizer = scan.fsum(order.size)
     target = p_fp32 * normalizer
     count = scan.first(target)
@@ -109,15 +109,19 @@ def _weights(shifted: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Scan:
-    """Neumaier's scan over all weights: its total and compensation, float64 [V], after each term."""
+class Scan:
+    """Neumaier's scan over all weights: its total and compensation, float64 [V], after each term.
+
+    Weights are those of a ``Reference``: non-negative, the first of them the largest, and 1.0.  Not checked.
+    """
 
     weights: NDArray[np.float64]
     total: NDArray[np.float64]
     compensation: NDArray[np.float64]
 
     @classmethod
-    def over(cls, weights: NDArray[np.float64]) -> "_Scan":
+    def over(cls, weights: NDArray[np.float64]) -> "Scan":
+        """Scan all weights."""
         total = np.cumsum(weights)
         residue = np.zeros_like(weights)
         residue[1:] = (total[:-1] - total[1:]) + weights[1:]
