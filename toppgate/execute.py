@@ -54,11 +54,10 @@ def execute(run: Run) -> dict[str, Any]:
     """
     if run.stop is not None:
         return finish(run, "2_execute", {"sides": {}})
-    (run.directory / "outputs").mkdir(exist_ok=True)
     deadline = time.monotonic() + run.params.limits.total_seconds
     try:
         provided = host.provide(run.params.host.model_dump(exclude_unset=True), published.cache())
-        sides = _run_sides(run, provided, deadline)
+        sides = run_sides(run, provided, deadline)
         sides.append(_run_sort(run, provided, deadline))
         timing = _measure(run, provided, deadline)
     except SourceError as error:
@@ -82,8 +81,12 @@ def _plain(side: Side) -> dict[str, Any]:
     return {"source": side.source, "environments": side.environments, "cases": side.cases, **more}
 
 
-def _run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
-    """Run stock and patch side by side, each source read anew: what changed since ``run`` looked is seen."""
+def run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
+    """Run stock and patch side by side, each source read anew: what changed since ``run`` looked is seen.
+
+    Side effects: ``outputs/`` and ``scratch/`` of the run directory.  Raises ``SourceError``.
+    """
+    (run.directory / "outputs").mkdir(exist_ok=True)
     specs = {name: getattr(run.params, name).model_dump(exclude_unset=True) for name in SIDES}
     found = {name: source.resolve(spec, published.cache()) for name, spec in specs.items()}
     sides = [Side(name, found[name].sha256) for name in SIDES]

@@ -5,6 +5,7 @@ draft says is changed, and the pins of its sources, host and captured files are 
 """
 
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ from toppgate.schema import Case, Params
 from toppgate.source import Source
 from toppgate.stage import Run
 
-#: While a reproduction row is searched for: seeds looked at in one launch, and launches a worker makes.  A GPU's plan
+#: While a reproduction row is searched for, by device: seeds in one launch, and launches a worker makes.  A GPU's plan
 #: depends on the batch, so there each seed is launched alone, as it will be in its case.
-SCREENED, LAUNCHES = 8, 16
+SCREENED = {"interpreter": (8, 16), "cuda": (1, 512)}
 
 
 @dataclass(frozen=True)
@@ -139,17 +140,17 @@ def _part_bits(part: dict[str, Any]) -> dict[str, Any]:
 def _selected(case: Case, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first declared seed whose stock and patched masks differ, and the record of those passed over.
 
-    Masks are compared; the oracle is not run (contract, section 6, Roles).  Seeds are screened ``SCREENED`` at a time
-    in one launch with as many slices a row as the case itself has; the kernels' own masks of the case decide.
+    Masks are compared; the oracle is not run (contract, section 6, Roles).  Under the interpreter several seeds are
+    screened in one launch, with as many slices a row as the case itself has; the kernels' own masks of the case decide.
     """
     rows = case.rows.model_dump(mode="json", exclude_unset=True)
     if rows["kind"] != "normal" or rows["rows"] != 1 or case.select is None:
         raise ParamsError(f"cases[{case.id}].select: expected rows of kind normal with rows: 1")
     first, units = int(case.select.first), case.compute_units or values["compute_units"]
     every = range(first, first + case.select.at_most)
-    together = SCREENED if values["device"] == "interpreter" else 1
-    for start in range(0, len(every), LAUNCHES * together):
-        chunk = every[start : start + LAUNCHES * together]
+    together, launches = SCREENED[values["device"]]
+    for start in range(0, len(every), launches * together):
+        chunk = every[start : start + launches * together]
         groups = [list(chunk[at : at + together]) for at in range(0, len(chunk), together)]
         for seed in _differing(case, values, groups, units):
             if _differing(case, values, [[seed]], units):
@@ -176,7 +177,8 @@ def _differing(case: Case, values: Mapping[str, Any], groups: list[list[int]], u
             inputs.save(made, directory / "inputs" / f"{cases[-1]['id']}.safetensors")
         kept = {key: values[key] for key in values if key not in {"cases", "frozen"}}
         run = Run(directory, Params.model_validate(_in_order({**kept, "cases": cases})), "", "", "screen")
-        execute.execute(run)
+        provided = host.provide(values["host"], published.cache())
+        execute.run_sides(run, provided, time.monotonic() + run.params.limits.total_seconds)
         return [seed for seeds, c in zip(groups, run.params.cases, strict=True) for seed in _seeds(run, c, seeds)]
 
 
