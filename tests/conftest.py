@@ -1,11 +1,15 @@
-"""What every test shares: tests marked ``browser`` need Chromium, and are skipped aloud where it is missing."""
+"""What every test shares: tests marked ``browser`` need Chromium, and are skipped aloud where it is missing.
+
+Runs of the pipeline cost seconds, so each is made once a session.
+"""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("engine_rows")
+pytest.register_assert_rewrite("engine_rows", "pipeline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -16,3 +20,42 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("browser"):
             item.add_marker(missing)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return frozen params that a right patch passes: forced, control, ordinary rows and a probe, 64 tokens each."""
+    import pipeline
+
+    cases = [
+        pipeline.forced(),
+        pipeline.control(),
+        pipeline.case("ordinary", "ordinary", pipeline.normal(1, seed=7)),
+        pipeline.case("probe", "probe", pipeline.literal([0.0, "nan", 1.0]), expect="nonfinite_logits"),
+    ]
+    return pipeline.freeze_draft(tmp_path_factory.mktemp("params") / "tiny.yml", pipeline.draft(*cases))
+
+
+@pytest.fixture(scope="session")
+def run_by_command(
+    tiny: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Return the sealed run that ``toppgate run`` made of the tiny params; copy it before changing anything."""
+    import pipeline
+
+    directory = tmp_path_factory.mktemp("command") / "run"
+    return directory, pipeline.toppgate("run", tiny, "--out", directory, "--json")
+
+
+@pytest.fixture(scope="session")
+def run_by_papermill(
+    tiny: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Return the run that three bare papermill calls and ``seal`` made; copy it before changing anything."""
+    import pipeline
+
+    directory = tmp_path_factory.mktemp("papermill") / "run"
+    for name in ("1_capture", "2_execute", "3_gate"):
+        done = pipeline.papermill(name, tiny, directory)
+        assert done.returncode == 0, done.stderr
+    return directory, pipeline.toppgate("seal", directory, "--json")

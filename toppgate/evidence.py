@@ -43,7 +43,7 @@ class Evidence:
     params: Params
     params_sha256: str
     run: str | None
-    harness: str
+    harness: str | None
     stops: tuple[Stop, ...]
     captured: Mapping[str, Any] = field(repr=False)
     executed: Mapping[str, Any] = field(repr=False)
@@ -78,13 +78,16 @@ def gather(directory: Path, gate_stop: Stop | None = None, gate_harness: str | N
     """
     checked = params.read(directory / "params.yml")
     data = (directory / "params.yml").read_bytes()
-    captured, executed, stops = _results(directory)
+    failed = _failed(directory)
+    captured, executed, stops = _results(directory, failed=bool(failed))
     digest = digests.sha256(data)
-    recorded = str(captured.get("harness"))
-    found = [*stops, *([gate_stop] if gate_stop else []), *_stage_stops(captured, executed, *_failed(directory))]
+    recorded = captured.get("harness")
+    found = [*stops, *([gate_stop] if gate_stop else [])]
+    found += _stage_stops(captured, executed, *({"stop": failure} for failure in failed))
     found += _params_stops(checked, data, (captured, executed))
     found += _source_stops(checked, executed)
-    found += _harness_stops(directory, recorded, [executed.get("harness", recorded), gate_harness or recorded])
+    if captured:
+        found += _harness_stops(directory, recorded, [executed.get("harness", recorded), gate_harness or recorded])
     found += _environment_stops(executed)
     return Evidence(
         checked, digest, captured.get("run"), recorded, _ordered(found), captured, executed, directory.resolve()
@@ -99,8 +102,8 @@ def _ordered(stops: list[Stop]) -> tuple[Stop, ...]:
     return tuple(first[code] for code in codes.EVIDENCE if code in first)
 
 
-def _results(directory: Path) -> tuple[dict[str, Any], dict[str, Any], list[Stop]]:
-    """Return both stages' results, empty where unusable, and why."""
+def _results(directory: Path, *, failed: bool) -> tuple[dict[str, Any], dict[str, Any], list[Stop]]:
+    """Return both stages' results, empty where unusable, and why; a stage that failed has its own stop."""
     found: list[dict[str, Any]] = []
     stops: list[Stop] = []
     for name, code in (("1_capture", "input_missing"), ("2_execute", "output_missing")):
@@ -108,7 +111,7 @@ def _results(directory: Path) -> tuple[dict[str, Any], dict[str, Any], list[Stop
             result = stage.result(directory, name)
         except RunError as error:
             result, stops = None, [*stops, Stop(code, str(error))]
-        if result is None and not stops:
+        if result is None and not stops and not failed:
             stops.append(Stop(code, f"{name}.json is not there: the stage did not finish"))
         found.append(result or {})
     captured, executed = found
@@ -121,7 +124,7 @@ def _results(directory: Path) -> tuple[dict[str, Any], dict[str, Any], list[Stop
 def _failed(directory: Path) -> list[Mapping[str, Any]]:
     """Return the stages that seal did not accept; there is no such file before seal, nor where all is well."""
     stages = stage.result(directory, STAGES) or {}
-    return [{"stop": _mapping(failure)} for failure in _list(stages.get("failed"))]
+    return [_mapping(failure) for failure in _list(stages.get("failed"))]
 
 
 def _stage_stops(*results: Mapping[str, Any]) -> Iterator[Stop]:
@@ -156,7 +159,7 @@ def _source_stops(checked: Params, executed: Mapping[str, Any]) -> Iterator[Stop
             yield Stop("source_drift", f"{name} ran source {_mapping(side).get('source')}, expected {want}")
 
 
-def _harness_stops(directory: Path, recorded: str, others: list[str]) -> Iterator[Stop]:
+def _harness_stops(directory: Path, recorded: Any, others: list[Any]) -> Iterator[Stop]:
     if any(other != recorded for other in others):
         yield Stop("harness_drift", "the package or a notebook changed between two stages")
     if harness.digest_of_copy(directory / "harness") != recorded:

@@ -3,6 +3,7 @@
 ``verify`` calls it too, on a machine without torch.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ COLUMNS = (
     *("symdiff_stock", "symdiff_patch", "symdiff_stock_patch", "mass_stock", "mass_patch", "mass_stock_patch"),
     *("equal_stock", "equal_patch", "stock_code", "over_keep", "margin", "tie_group", "oracle_ids_sha256"),
 )
+
+#: Columns whose last bits depend on the C library's exp.
+FLOATS = ("mass_stock", "mass_patch", "mass_stock_patch", "margin")
 
 #: Null on a row whose stock cannot serve as the comparison (rule 3).  The difference of the two masks stays: it is a
 #: fact about them alone, and what a reproduction row is there to show.
@@ -53,6 +57,24 @@ class Judgement:
     def verdict_bytes(self) -> bytes:
         """Return ``verdict.json``."""
         return digests.canonical(self.verdict) + b"\n"
+
+    def write(self, directory: Path) -> None:
+        """Write both files."""
+        (directory / "rows.jsonl").write_bytes(self.rows_bytes())
+        (directory / "verdict.json").write_bytes(self.verdict_bytes())
+
+    def is_in(self, directory: Path) -> bool:
+        """Return whether both files are there and say this, whatever the bits of ``FLOATS``."""
+        try:
+            rows = [json.loads(line) for line in (directory / "rows.jsonl").read_bytes().splitlines()]
+            same = (directory / "verdict.json").read_bytes() == self.verdict_bytes()
+        except (OSError, ValueError, RecursionError):
+            return False
+        return same and [_exact(row) for row in rows] == [_exact(row) for row in self.rows]
+
+
+def _exact(row: Any) -> Any:
+    return {key: row[key] for key in row if key not in FLOATS} if isinstance(row, dict) else row
 
 
 def judge(directory: Path, stop: Stop | None = None, harness: str | None = None) -> Judgement:
@@ -173,7 +195,7 @@ def _diagnostics(
 # ---------------------------------------------------------------------------------------------- the verdict
 
 
-def _verdict(found: Evidence, rows: list[Row], details: dict[str, str], harness: str) -> dict[str, Any]:
+def _verdict(found: Evidence, rows: list[Row], details: dict[str, str], harness: str | None) -> dict[str, Any]:
     """PASS iff nothing stopped and at least one forced and one control row were judged; STOP otherwise."""
     stops = [{"case": None, "row": None, "code": stop.code, "detail": stop.detail} for stop in found.stops]
     for row in rows:
@@ -262,6 +284,5 @@ def gate_run(run: Run) -> Judgement:
     Side effects: those two files.  Raises as ``judge`` does.
     """
     judged = judge(run.directory, run.stop, run.harness)
-    (run.directory / "rows.jsonl").write_bytes(judged.rows_bytes())
-    (run.directory / "verdict.json").write_bytes(judged.verdict_bytes())
+    judged.write(run.directory)
     return judged

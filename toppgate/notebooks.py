@@ -26,6 +26,10 @@ Watch = Callable[[], None]
 FORBIDDEN_TAGS = frozenset({"raises-exception", "skip-execution"})
 
 
+#: What is kept of a cell's printed output, in characters.
+PRINTED = 10_000
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why a stage is not done: an evidence code and a sentence that names the cell where there is one."""
@@ -76,8 +80,9 @@ def acceptance(name: str, directory: Path, template: Path | None = None) -> Fail
     """Return why an executed stage notebook does not count as done; None if it does.
 
     Accepted only if it can be read; it is the harness's notebook plus one injected-parameters cell; every code cell
-    has an execution count; no output is an error or standard error; no cell carries a forbidden tag; papermill
-    recorded no exception.  The stage's own result file is looked for elsewhere, by ``evidence``.
+    has an execution count; nothing was printed, no output is an error, and the last cell has shown its result, which is
+    the last thing that a kernel does; no cell carries a forbidden tag; papermill recorded no exception.  The stage's
+    own result file is looked for elsewhere, by ``evidence``.
     """
     path = directory / f"{name}.ipynb"
     if not path.is_file():
@@ -93,15 +98,10 @@ def acceptance(name: str, directory: Path, template: Path | None = None) -> Fail
 
 def _problems(executed: Any, source: Any) -> Iterator[str]:
     for number, cell in enumerate(executed.cells):
-        if FORBIDDEN_TAGS & _tags(cell):
-            yield f"cell {number} carries the tag {min(FORBIDDEN_TAGS & _tags(cell))}"
-        for output in cell.get("outputs", []):
-            if output.output_type == "error":
-                yield f"cell {number} raised {output.ename}: {' '.join(output.evalue.split())[:300]}"
-            if output.output_type == "stream" and output.name == "stderr":
-                yield f"cell {number} wrote to standard error: {' '.join(output.text.split())[:300]}"
-        if cell.cell_type == "code" and cell.source.strip() and not isinstance(cell.execution_count, int):
-            yield f"cell {number} was never executed"
+        yield from (f"cell {number} {problem}" for problem in _cell_problems(cell))
+    shown = [output.output_type for output in executed.cells[-1].get("outputs", [])] if executed.cells else []
+    if "execute_result" not in shown:
+        yield "its last cell has not shown its result"
     if executed.metadata.get("papermill", {}).get("exception"):
         yield "papermill recorded an exception"
     own = [cell.source for cell in executed.cells if "injected-parameters" not in _tags(cell)]
@@ -109,6 +109,27 @@ def _problems(executed: Any, source: Any) -> Iterator[str]:
         yield "there is not exactly one injected-parameters cell"
     if own != [cell.source for cell in source.cells]:
         yield "its cells are not those of the stage notebook"
+
+
+def _cell_problems(cell: Any) -> Iterator[str]:
+    if FORBIDDEN_TAGS & _tags(cell):
+        yield f"carries the tag {min(FORBIDDEN_TAGS & _tags(cell))}"
+    for output in cell.get("outputs", []):
+        if output.output_type == "error":
+            yield f"raised {output.ename}: {' '.join(output.evalue.split())[:300]}"
+        if output.output_type == "stream":
+            yield f"wrote to {output.name}: {' '.join(output.text[:1000].split())[:300]}"
+    if cell.cell_type == "code" and cell.source.strip() and not isinstance(cell.execution_count, int):
+        yield "was never executed"
+
+
+def readable(path: Path) -> bool:
+    """Return whether a file is there and is a notebook."""
+    try:
+        nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return False
+    return True
 
 
 def injected(path: Path) -> dict[str, Any] | None:
@@ -136,9 +157,18 @@ def settle(path: Path) -> None:
     for number, cell in enumerate(notebook.cells):
         cell.metadata.pop("execution", None)
         cell.metadata.pop("papermill", None)
+        _cap(cell)
         if "injected-parameters" in _tags(cell):
             cell["id"] = "injected-parameters"
             cell["source"] = re.sub(r"(?m)^run_dir = .*$", 'run_dir = "."', cell["source"])
         elif "papermill-error-cell-tag" in _tags(cell):
             cell["id"] = f"error-{number}"
     path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+
+
+def _cap(cell: Any) -> None:
+    """Shorten what a cell printed: our notebooks print nothing, so it is a symptom, and its beginning tells."""
+    for output in cell.get("outputs", []):
+        if output.output_type == "stream" and len(output.text) > PRINTED:
+            more = len(output.text) - PRINTED
+            output["text"] = f"{output.text[:PRINTED]}\n[{more} more characters were not kept]\n"

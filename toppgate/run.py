@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -26,17 +27,18 @@ ROOM = 2**20
 def run(path: Path, out: Path | None, *, show: bool) -> Sealed:
     """Run a frozen params file and return the sealed run.
 
-    Works in ``OUT.partial-…`` and renames when sealed.  Raises ``ToppgateError`` for anything that is found before
-    the first stage starts; no directory is left behind then.
+    Works in ``OUT.partial-…`` and renames when sealed; from then on SIGINT and SIGTERM stay blocked.  Raises
+    ``ToppgateError`` for anything that is found before the first stage starts; no directory is left behind then.
     """
     target = (out or Path("reports") / path.stem).absolute()
     checked = prepare(path, target)
     partial = _partial(target)
     try:
         failures = list(_stages(path, partial, checked, show=show))
-        if not (partial / "params.yml").is_file():
-            raise RunError(f"stage 1 could not start: {failures[0].detail if failures else 'no params.yml'}")
+        if not (partial / "params.yml").is_file():  # stage 1 died before it could write what it was given
+            (partial / "params.yml").write_bytes(params.dump(checked))
         sealed = seal.seal(partial, failures)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # now it is too late to interrupt
         partial.rename(target)
     except OSError as error:
         raise RunError(f"{error.filename or partial}: {error.strerror}") from None

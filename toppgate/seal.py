@@ -13,6 +13,7 @@ from typing import Any
 import toppgate
 from toppgate import codes, digests, evidence, fingerprint, harness, judge, notebooks, pages, params, stage
 from toppgate.errors import RunError
+from toppgate.judge import Judgement
 from toppgate.notebooks import Failure
 from toppgate.stage import Stop
 
@@ -50,8 +51,8 @@ def seal(directory: Path, failures: Sequence[Failure] = ()) -> Sealed:
         raise RunError(f"{directory}: holds no params.yml, so stage 1 did not run; nothing to judge")
     failed = _failed(directory, failures)
     verdict = _verdict(directory, failed)
-    for name in harness.STAGES:
-        _render(directory, name, [failure for failure in failed if failure.stage == name])
+    for number, name in enumerate(harness.STAGES):
+        _render(directory, name, [failure for failure in failed if failure.stage in harness.STAGES[: number + 1]])
     shutil.rmtree(directory / "scratch", ignore_errors=True)
     _drop_inputs(directory)
     receipt = _receipt(directory, verdict)
@@ -62,46 +63,67 @@ def seal(directory: Path, failures: Sequence[Failure] = ()) -> Sealed:
 
 
 def _failed(directory: Path, known: Sequence[Failure]) -> list[Failure]:
-    """Return one failure for each stage that does not count as done; written down so that ``verify`` sees them."""
+    """Return one failure for each stage that does not count as done."""
     named = {failure.stage: failure for failure in reversed(known)}
     found = [named.get(name) or notebooks.acceptance(name, directory) for name in harness.STAGES]
-    failed = [failure for failure in found if failure is not None]
-    (directory / f"{evidence.STAGES}.json").unlink(missing_ok=True)
+    return [failure for failure in found if failure is not None]
+
+
+def _verdict(directory: Path, failed: list[Failure]) -> dict[str, Any]:
+    """Judge what is about to be sealed; where stage 3 did not leave the same rows and verdict, it is not done.
+
+    Failures are written down, so that ``verify`` sees them; one more may be added to ``failed``.
+    """
+    left = directory / f"{evidence.STAGES}.json"
+    left.unlink(missing_ok=True)
+    if not failed and not _judged(directory).is_in(directory):
+        detail = "rows.jsonl and verdict.json are not what the run's files give"
+        failed.append(Failure(harness.STAGES[-1], "output_unreadable", detail))
     if failed:
-        content = digests.canonical({"failed": [failure.plain() for failure in failed]})
-        (directory / f"{evidence.STAGES}.json").write_bytes(content + b"\n")
-    return failed
-
-
-def _verdict(directory: Path, failed: Sequence[Failure]) -> dict[str, Any]:
-    """Return stage 3's verdict if every stage is done, and judge anew, with a stop, where one is not."""
-    captured = stage.result(directory, "1_capture") or {}
-    try:
-        verdict = stage.result(directory, "verdict")
-    except RunError:
-        verdict = None
-    bound = verdict is not None and verdict.get("run") == captured.get("run") and (directory / "rows.jsonl").is_file()
-    if verdict is not None and bound and not failed:
-        return verdict
-    stop = None if failed else Stop("output_missing", "stage 3 left no verdict of this run")
-    judged = judge.judge(directory, stop)
-    (directory / "rows.jsonl").write_bytes(judged.rows_bytes())
-    (directory / "verdict.json").write_bytes(judged.verdict_bytes())
+        left.write_bytes(digests.canonical({"failed": [failure.plain() for failure in failed]}) + b"\n")
+    judged = _judged(directory)
+    judged.write(directory)
     return judged.verdict
 
 
+def _judged(directory: Path) -> Judgement:
+    """Judge as stage 3 did: with what it found on entering, and the harness that it had."""
+    said = _result(directory, "verdict")
+    stop, ran = said.get("gate_stop"), said.get("harness")
+    entered = None
+    if isinstance(stop, dict) and stop.get("code") in codes.EVIDENCE:
+        entered = Stop(stop["code"], str(stop.get("detail")))
+    return judge.judge(directory, entered, ran if isinstance(ran, str) else None)
+
+
+def _result(directory: Path, name: str) -> dict[str, Any]:
+    """Return a result file's content, empty where it is missing or damaged: ``evidence`` says so, as a stop."""
+    try:
+        return stage.result(directory, name) or {}
+    except RunError:
+        return {}
+
+
 def _render(directory: Path, name: str, failures: Sequence[Failure]) -> None:
-    """Render one executed notebook, with a banner on top where its stage is not done."""
+    """Render one executed notebook, with a banner on top where its stage, or one before it, is not done.
+
+    A stage that left no readable notebook is shown as one that was not executed.
+    """
     path = directory / f"{name}.ipynb"
-    if not path.is_file():
-        return
-    banner = "".join(f"STOP. Stage {failure.stage} did not finish: {failure.detail}" for failure in failures) or None
+    if failures and not notebooks.readable(path):
+        shutil.copyfile(harness.NOTEBOOKS / path.name, path)
     try:
         notebooks.settle(path)
-        html = pages.render(path, banner)
+        html = pages.render(path, banner(failures))
     except (ValueError, AttributeError, KeyError) as error:
         raise RunError(f"{path}: cannot be rendered: {error}") from None
     path.with_suffix(".html").write_text(html, encoding="utf-8")
+
+
+def banner(failures: Sequence[Failure]) -> str | None:
+    """Return what a page says on top of all, where a stage is not done."""
+    said = " ".join(f"Stage {failure.stage} did not finish: {failure.detail}." for failure in failures)
+    return f"STOP. {said}" if failures else None
 
 
 def _drop_inputs(directory: Path) -> None:
@@ -132,8 +154,7 @@ def _receipt(directory: Path, verdict: dict[str, Any]) -> bytes:
 
 def _predicate(directory: Path, verdict: dict[str, Any]) -> dict[str, Any]:
     """What the run rests on.  ``sha256`` is added last: the digest over the statement without it."""
-    captured = stage.result(directory, "1_capture") or {}
-    executed = stage.result(directory, "2_execute") or {}
+    captured, executed = _result(directory, "1_capture"), _result(directory, "2_execute")
     frozen = params.read(directory / "params.yml")
     return {
         "schema": "toppgate/receipt/1",

@@ -30,10 +30,8 @@ def main(job_path: str) -> None:
     sourceonly.require("vllm")
     if job["host"] is not None:
         sys.path.insert(0, job["host"])
-    sides = {
-        side: split_kernel(load(Path(path).read_text(encoding="utf-8"), Path(path)), "cuda")
-        for side, path in job["sources"].items()
-    }
+    sources = {side: Path(path) for side, path in job["sources"].items()}
+    sides = {side: split_kernel(load(path.read_text("utf-8"), path), "cuda") for side, path in sources.items()}
     say(events, event="ready", environment=environment(job))
     for case in job["cases"]:
         say(events, event="start", case=case["id"])

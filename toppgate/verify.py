@@ -19,6 +19,7 @@ GPU, or anything else, produced them.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +33,8 @@ from toppgate.errors import RunError, ToppgateError
 from toppgate.schema import Case, Params
 from toppgate.stage import Stop
 
-#: Columns whose bits depend on the C library's exp.
-FLOATS = ("mass_stock", "mass_patch", "mass_stock_patch", "margin")
+#: Where ``toppgate run`` works until the run is sealed and whole (contract, section 2).
+PARTIAL = re.compile(r"\.partial-[0-9a-f]{8}$")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ def verify(directory: Path) -> Verified:
 
 def _receipt(directory: Path) -> dict[str, Any]:
     path = directory / "receipt.json"
+    if PARTIAL.search(directory.resolve().name):
+        raise RunError(f"{directory}: left behind by a run that was interrupted, so it is not a run")
     if not path.is_file() or path.is_symlink():
         raise RunError(f"{directory}: unsealed: holds no receipt.json, so it is not a run")
     try:
@@ -78,7 +81,6 @@ def _differences(directory: Path, receipt: dict[str, Any], notes: list[str]) -> 
     yield from _self_digest(directory, receipt)
     yield from _files(directory, receipt)
     frozen = params.read(directory / "params.yml")
-    params.check_frozen(frozen, "params.yml")
     yield from _params(directory, frozen)
     yield from _harness(directory, receipt)
     yield from _inputs(directory, frozen)
@@ -152,12 +154,19 @@ def _expected_files(here: set[str]) -> Iterator[str]:
 def _params(directory: Path, frozen: Params) -> Iterator[str]:
     if params.dump(frozen) != (directory / "params.yml").read_bytes():
         yield "params.yml: not in freeze's own form"
+    if "params_drift" in _stops(directory):
+        return  # a stop, and judged again below
+    params.check_frozen(frozen, "params.yml")
     for name in harness.STAGES:
-        path = directory / f"{name}.ipynb"
-        given = notebooks.injected(path) if path.is_file() else None
-        values = None if given is None else {key: value for key, value in given.items() if key != "run_dir"}
-        if values not in (None, frozen.values()) and "params_drift" not in _stops(directory):
+        given = notebooks.injected(directory / f"{name}.ipynb") or {}
+        values = {key: value for key, value in given.items() if key != "run_dir"}
+        if values != frozen.values() and name not in _unfinished(directory):
             yield f"{name}.ipynb: was given other values than params.yml holds"
+
+
+def _unfinished(directory: Path) -> set[str]:
+    """Return the stages of which the run itself says that they did not finish."""
+    return {failure["stage"] for failure in _optional(directory / "stages.json").get("failed", [])}
 
 
 def _stops(directory: Path) -> set[str]:
@@ -173,9 +182,10 @@ def _harness(directory: Path, receipt: dict[str, Any]) -> Iterator[str]:
     root = directory / "harness"
     copied = {p.relative_to(root).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in _all(root)}
     found = hashlib.sha256(rfc8785.dumps(copied)).hexdigest()
-    recorded = json.loads((directory / "1_capture.json").read_bytes())["harness"]
-    drifted = "harness_drift" in _stops(directory)
-    if not drifted and not found == recorded == _at(receipt, "predicate", "verdict", "harness"):
+    captured = _optional(directory / "1_capture.json")
+    recorded = captured.get("harness")
+    known = "harness_drift" in _stops(directory) or not captured
+    if not known and not found == recorded == _at(receipt, "predicate", "verdict", "harness"):
         yield f"harness: the kept copy has digest {found}, the run recorded {recorded}"
 
 
@@ -188,7 +198,7 @@ def _all(root: Path) -> list[Path]:
 
 def _inputs(directory: Path, frozen: Params) -> Iterator[str]:
     """Make every input again, from exact arithmetic or the run's copy of a captured file, without what was kept."""
-    known = _stops(directory) & {"input_drift", "input_missing"}
+    known = _stops(directory) & {"input_drift", "input_missing"} or not _optional(directory / "1_capture.json")
     for spec in filter(None, map(inputs.source_of, frozen.cases)):
         copy = inputs.files_of(directory) / f"{spec.sha256}.safetensors"
         if not known and hashlib.sha256(copy.read_bytes()).hexdigest() != spec.sha256:
@@ -212,8 +222,7 @@ def _made(case: Case, frozen: Params) -> bool:
 
 def _stages(directory: Path) -> Iterator[str]:
     """A stage that is not done must be known to the run; the template is the run's own copy of the notebook."""
-    known = json.loads((directory / "stages.json").read_bytes()) if (directory / "stages.json").is_file() else {}
-    named = {failure["stage"] for failure in known.get("failed", [])}
+    named = _unfinished(directory)
     for name in harness.STAGES:
         template = directory / "harness" / "notebooks" / f"{name}.ipynb"
         failure = notebooks.acceptance(name, directory, template)
@@ -230,7 +239,8 @@ def _judgement(directory: Path, *, same_exp: bool) -> Iterator[str]:
     entered = None if stop is None else Stop(str(stop["code"]), str(stop["detail"]))
     if entered is not None and entered.code not in codes.EVIDENCE:
         yield f"verdict.json: gate_stop: unknown code {entered.code!r}"
-    judged = judge.judge(directory, entered, str(said.get("harness")))
+    ran = said.get("harness")
+    judged = judge.judge(directory, entered, ran if isinstance(ran, str) else None)
     rows = [json.loads(line) for line in (directory / "rows.jsonl").read_bytes().splitlines()]
     if len(rows) != len(judged.rows):
         yield f"rows.jsonl: holds {len(rows)} rows, judged again there are {len(judged.rows)}"
@@ -251,7 +261,9 @@ def _row(have: dict[str, Any], want: dict[str, Any], *, same_exp: bool) -> Itera
     for key in sorted(set(have) | set(want)):
         if key not in have or key not in want:
             yield f"{where}: {key}: on one side only"
-        elif have[key] != want[key] and (same_exp or key not in FLOATS or (have[key] is None) != (want[key] is None)):
+        elif have[key] != want[key] and (
+            same_exp or key not in judge.FLOATS or (have[key] is None) != (want[key] is None)
+        ):
             yield f"{where}: {key}: the run says {have[key]}, judged again it is {want[key]}"
 
 
@@ -260,8 +272,7 @@ def _row(have: dict[str, Any], want: dict[str, Any], *, same_exp: bool) -> Itera
 
 def _receipt_says(directory: Path, receipt: dict[str, Any], frozen: Params) -> Iterator[str]:
     verdict = json.loads((directory / "verdict.json").read_bytes())
-    captured = json.loads((directory / "1_capture.json").read_bytes())
-    executed = _optional(directory / "2_execute.json")
+    captured, executed = _optional(directory / "1_capture.json"), _optional(directory / "2_execute.json")
     said = receipt["predicate"]
     sides = executed.get("sides", {})
     want = {
@@ -282,7 +293,11 @@ def _receipt_says(directory: Path, receipt: dict[str, Any], frozen: Params) -> I
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_bytes()) if path.is_file() else {}
+    """Return a result, empty where it is missing or damaged: that is a stop, and judged again."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
     return found if isinstance(found, dict) else {}
 
 
