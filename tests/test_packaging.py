@@ -19,6 +19,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
+from toppgate.schema import Params
+
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
@@ -234,9 +236,12 @@ def test_notebooks_are_committed_clean(notebook: Any) -> None:
 
 
 def test_notebooks_are_thin(notebook: Any) -> None:
-    """Cells have at most 15 lines of plain Python: no definition, no shell or magic line, no thread or process."""
+    """Cells have at most 15 lines of plain Python: no definition, no shell or magic line, no thread or process.
+
+    The parameters have a line each, since papermill does not know the names of any others.
+    """
     for cell in notebook.cells:
-        assert len(cell.source.splitlines()) <= 15, cell.id
+        assert len(cell.source.splitlines()) <= 15 or "parameters" in cell.metadata.get("tags", []), cell.id
         if cell.cell_type != "code":
             continue
         for node in ast.walk(ast.parse(cell.source, cell.id)):  # a shell or magic line is a syntax error here
@@ -254,6 +259,14 @@ def _names(node: ast.AST) -> str:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name
     return ""
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_papermill_knows_every_parameter(path: Path) -> None:
+    """The parameters cell names what a params file may hold, in a form in which papermill finds each name."""
+    from papermill.inspection import inspect_notebook
+
+    assert set(inspect_notebook(str(path))) == {*Params.model_fields, "run_dir"}
 
 
 def test_notebooks_can_be_run_and_bound(notebook: Any) -> None:
