@@ -31,7 +31,8 @@ EMPTY = dict.fromkeys(
             "symdiff_stock_patch",
         ),
         *("mass_stock", "mass_patch", "mass_stock_patch", "equal_stock", "equal_patch", "stock_code", "over_keep"),
-        *("margin", "tie_group", "oracle_ids_sha256"),
+        *("margin", "tie_group", "real_boundary", "real_ratio"),
+        *("boundary_reach", "reach_margin", "reach_error", "oracle_ids_sha256"),
     ]
 )
 
@@ -85,6 +86,8 @@ def _case_rows(case: tuple[str, str, int, int, float, int], copy: int) -> Iterat
             "stock_code": "pass" if stock < 6 else "count_bound_exceeded",
             "over_keep": patch > 0,
             "tie_group": 1 + index % 2,
+            "real_boundary": "equal",
+            "real_ratio": 1.25e9 * (1 + index),
         }
         judged |= {
             "margin": {"below": 1.5e-5 / (1 + index), "above": 2.25e-6},

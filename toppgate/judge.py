@@ -12,7 +12,7 @@ from typing import Any
 import joblib
 import numpy as np
 
-from toppgate import codes, digests, gate, masses, oracle
+from toppgate import codes, digests, gate, masses, oracle, real
 from toppgate.errors import ParamsError
 from toppgate.evidence import CaseEvidence, Evidence, gather
 from toppgate.gate import Boundary, Judged, Output
@@ -25,15 +25,25 @@ COLUMNS = (
     *("case", "row", "role", "code", "observed", "also", "after_stop", "p_fp32"),
     *("kept_oracle", "kept_stock", "kept_patch", "kept_sort"),
     *("symdiff_stock", "symdiff_patch", "symdiff_stock_patch", "mass_stock", "mass_patch", "mass_stock_patch"),
-    *("equal_stock", "equal_patch", "stock_code", "over_keep", "margin", "tie_group", "oracle_ids_sha256"),
+    *("equal_stock", "equal_patch", "stock_code", "over_keep", "margin", "tie_group"),
+    *("real_boundary", "real_ratio", "boundary_reach", "reach_margin", "reach_error", "oracle_ids_sha256"),
 )
 
-#: Columns whose last bits depend on the C library's exp.
-FLOATS = ("mass_stock", "mass_patch", "mass_stock_patch", "margin")
+#: Columns that depend on the last bits of the C library's exp.
+FLOATS = (
+    *("mass_stock", "mass_patch", "mass_stock_patch", "margin"),
+    *("real_ratio", "boundary_reach", "reach_margin", "reach_error"),
+)
+
+#: A column that may be undecided where an extra library is not installed; decided, it is the same everywhere.
+OPTIONAL = "real_boundary"
 
 #: Null on a row whose stock cannot serve as the comparison (rule 3).  The difference of the two masks stays: it is a
 #: fact about them alone, and what a reproduction row is there to show.
 STOCK_RELATIVE = ("symdiff_stock", "mass_stock", "equal_stock")
+
+#: Codes that are not about which tokens were kept, so no distance from the boundary goes with them.
+NOT_ABOUT_TOKENS = (codes.PASS, "output_altered", "forced_nan")
 
 ORDINARY_ROLES = ("control", "reproduction", "ordinary")
 
@@ -64,7 +74,7 @@ class Judgement:
         (directory / "verdict.json").write_bytes(self.verdict_bytes())
 
     def is_in(self, directory: Path) -> bool:
-        """Return whether both files are there and say this, whatever the bits of ``FLOATS``."""
+        """Return whether both files are there and say this, whatever ``FLOATS`` and ``OPTIONAL`` hold."""
         try:
             rows = [json.loads(line) for line in (directory / "rows.jsonl").read_bytes().splitlines()]
             same = (directory / "verdict.json").read_bytes() == self.verdict_bytes()
@@ -74,7 +84,7 @@ class Judgement:
 
 
 def _exact(row: Any) -> Any:
-    return {key: row[key] for key in row if key not in FLOATS} if isinstance(row, dict) else row
+    return {key: row[key] for key in row if key not in (*FLOATS, OPTIONAL)} if isinstance(row, dict) else row
 
 
 def judge(directory: Path, stop: Stop | None = None, harness: str | None = None) -> Judgement:
@@ -148,10 +158,13 @@ def _judge_row(evidence: CaseEvidence, case: Case, row: int, table: Row) -> Judg
     sort = None if evidence.sort is None else int(np.count_nonzero(evidence.sort.kept[row]))
     table |= {"kept_sort": sort, **_diagnostics(logits, reference, boundary, stock, patch)}
     if case.roles()[row] == "forced":
-        return gate.judge_forced(logits, _token(case.tokens()[row]), stock=stock, patch=patch)
-    judged = gate.judge_ordinary(logits, boundary, stock=stock, patch=patch)
+        judged = gate.judge_forced(logits, _token(case.tokens()[row]), stock=stock, patch=patch)
+    else:
+        judged = gate.judge_ordinary(logits, boundary, stock=stock, patch=patch)
     if judged.code == "stock_under_keep":
         table |= dict.fromkeys(STOCK_RELATIVE)
+    if boundary.usable and judged.code not in NOT_ABOUT_TOKENS:
+        table |= _reach(reference, stock if judged.code == "stock_under_keep" else patch)
     return judged
 
 
@@ -183,13 +196,22 @@ def _diagnostics(
     if not boundary.usable:
         return table
     below, above = masses.margin(reference)
+    true = real.certify(logits, reference)
     ids = np.sort(reference.order[: reference.count]).astype("<i4")
     return table | {
         "over_keep": masses.reaches_target(reference, max(patch.size - 1, 0)) if counts.prefix_patch else None,
         "margin": {"below": below, "above": above},
         "tie_group": masses.tie_group(reference, logits),
+        "real_boundary": true.verdict,
+        "real_ratio": true.ratio,
         "oracle_ids_sha256": digests.sha256(ids.tobytes()),
     }
+
+
+def _reach(reference: oracle.Reference, output: Output) -> Row:
+    """How far the end of the set that stopped is from the boundary, beside what fp32 sums can do."""
+    found = real.reach(reference, output.kept)
+    return {"boundary_reach": found.verdict, "reach_margin": found.margin, "reach_error": found.error}
 
 
 # ---------------------------------------------------------------------------------------------- the verdict
