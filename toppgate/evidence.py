@@ -53,6 +53,11 @@ class Evidence:
         """Read and check one case; large arrays live only as long as the caller keeps them."""
         return _case(self, case)
 
+    def environment(self) -> dict[str, Any] | None:
+        """Return what the first worker of stock said of where it ran; all others agree, or the run is stopped."""
+        seen = _list(_side_of(self, "stock").get("environments"))
+        return seen[0] if seen and isinstance(seen[0], dict) else None
+
     def only(self, case: Case) -> "Evidence":
         """Return the same evidence without the records of other cases, so that it is small to send to a process."""
         sides = {

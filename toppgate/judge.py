@@ -284,6 +284,16 @@ def envelope(rows: list[Row]) -> dict[str, Any]:
     return cases
 
 
+def _other_versions(found: Evidence) -> Iterator[str]:
+    """Say which versions ran, where the host's release asks for others (contract, section 4)."""
+    wants, ran = found.params.wants, found.environment()
+    for name in ("torch", "triton") if wants is not None and ran is not None else ():
+        wanted, got = getattr(wants, name), str((ran or {}).get(name))
+        if got.partition("+")[0] != wanted:
+            host = found.params.host
+            yield f"{name} {got} ran; the host, {host.distribution} {host.version}, wants {wanted}."
+
+
 def _banners(found: Evidence, rows: list[Row], counts: dict[str, int]) -> Iterator[str]:
     """What a reader must know before the rows."""
     forced = [row for row in rows if row["role"] == "forced"]
@@ -295,6 +305,7 @@ def _banners(found: Evidence, rows: list[Row], counts: dict[str, int]) -> Iterat
     differ = sum(case.slices is not None and case.slices.stock != case.slices.patch for case in found.params.cases)
     if differ:
         yield f"Slices differ between the sides in {differ} of {len(found.params.cases)} cases: see the case table."
+    yield from _other_versions(found)
     git = found.captured.get("git")
     if not (isinstance(git, dict) and git.get("params_path")):
         yield "Freeze not witnessed: the params file was not committed as it is when the run was captured."

@@ -88,6 +88,13 @@ KernelSource = Annotated[Release | Installed | File | Git | Pick, Field(discrimi
 Pick.model_rebuild(force=True)  # so that its fields name the models, not their names
 
 
+class Wants(_Model):
+    """The versions that the host's release asks for; a run under others says so."""
+
+    torch: Name
+    triton: Name
+
+
 class Sdist(_Model):
     """The pure Python files of a release's source distribution; ``tree`` is the digest over them."""
 
@@ -331,6 +338,7 @@ class Params(_Model):
     patch: KernelSource
     change: Change | None = None
     host: Host
+    wants: Wants | None = None
     path: Paths = Field(default_factory=lambda: Paths.model_validate({"stock": SPLIT_PATH, "patch": SPLIT_PATH}))
     limits: Limits
     cases: Annotated[list[Case], Field(min_length=1, max_length=10_000)]
