@@ -5,6 +5,7 @@ Everything is read from the run directory; nothing is believed that can be recom
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,12 @@ class Evidence:
     executed: Mapping[str, Any] = field(repr=False)
     directory: Path = field(default=Path())
 
-    def case(self, case: Case) -> CaseEvidence:
-        """Read and check one case; large arrays live only as long as the caller keeps them."""
-        return _case(self, case)
+    def case(self, case: Case, patch: str = "patch") -> CaseEvidence:
+        """Read and check one case; large arrays live only as long as the caller keeps them.
+
+        ``patch`` names the side that is judged as the patch: a wrong kernel is, by the same rules.
+        """
+        return _case(self, case, patch)
 
     def environment(self) -> dict[str, Any] | None:
         """Return what the first worker of stock said of where it ran; all others agree, or the run is stopped."""
@@ -200,19 +204,19 @@ def _list(value: Any) -> list[Any]:
 Finding = tuple[str, str]
 
 
-def _case(evidence: Evidence, case: Case) -> CaseEvidence:
+def _case(evidence: Evidence, case: Case, patch: str) -> CaseEvidence:
     limits = evidence.params.limits
     if case.vocabulary > limits.vocabulary or case.batch > limits.batch:
         return CaseEvidence("limit_exceeded", f"{case.batch} x {case.vocabulary} is over the frozen limits")
     held, findings = _inputs(evidence, case)
     masks: dict[str, Masks | None] = {}
-    for name in SIDES:
-        masks[name] = _collect(findings, name, lambda name=name: _side(evidence, case, name, held))  # type: ignore[misc]
+    for seat, name in zip(SIDES, ("stock", patch), strict=True):
+        masks[seat] = _collect(findings, name, partial(_side, evidence, case, name, held, seat))
     if findings:
         code, detail = min(findings, key=lambda finding: list(codes.EVIDENCE).index(finding[0]))
         return CaseEvidence(code, detail, held)
     ignored: list[Finding] = []
-    sort = _collect(ignored, "sort", lambda: _side(evidence, case, "sort", held))
+    sort = _collect(ignored, "sort", partial(_side, evidence, case, "sort", held))
     return CaseEvidence(codes.PASS, "", held, masks["stock"], masks["patch"], sort)
 
 
@@ -244,8 +248,8 @@ def _inputs(evidence: Evidence, case: Case) -> tuple[Inputs | None, list[Finding
     return None, [("input_drift", f"SHA-256 is {held.sha256}, expected {case.input}")]
 
 
-def _side(evidence: Evidence, case: Case, name: str, held: Inputs | None) -> Masks:
-    """Check, in the order of the contract's codes, what one side delivered for a case."""
+def _side(evidence: Evidence, case: Case, name: str, held: Inputs | None, seat: str | None = None) -> Masks:
+    """Check, in the order of the contract's codes, what one side delivered for a case, by the path of its seat."""
     record = _mapping(_mapping(_side_of(evidence, name).get("cases")).get(case.id))
     if not record:
         code = evidence.stops[0].code if evidence.stops else "output_missing"
@@ -259,8 +263,8 @@ def _side(evidence: Evidence, case: Case, name: str, held: Inputs | None) -> Mas
     repeats = _list(record.get("repeats"))
     if len(repeats) != evidence.params.repeat or set(repeats) != {repeats[0]}:
         raise _FoundError("output_nondeterministic", f"{len(set(repeats))} different outputs in {len(repeats)} repeats")
-    if name in SIDES:
-        _check_path(evidence.params, case, name, record)
+    if seat is not None:
+        _check_path(evidence.params, case, seat, record)
     return masks
 
 

@@ -68,15 +68,17 @@ def execute(run: Run) -> dict[str, Any]:
     return finish(
         run,
         "2_execute",
-        {"host": _describe(provided), "sides": {side.name: _plain(side) for side in sides}, "timing": timing},
+        {"host": describe(provided), "sides": {side.name: plain(side) for side in sides}, "timing": timing},
     )
 
 
-def _describe(provided: host.Host) -> dict[str, Any]:
+def describe(provided: host.Host) -> dict[str, Any]:
+    """Return what ``2_execute.json`` says of the host."""
     return {"version": provided.version, "sha256": provided.sha256, "stand_ins": list(provided.stand_ins)}
 
 
-def _plain(side: Side) -> dict[str, Any]:
+def plain(side: Side) -> dict[str, Any]:
+    """Return what ``2_execute.json`` says of a side."""
     more = {"compile_seconds": side.compile_seconds, "binaries": side.binaries}
     return {"source": side.source, "environments": side.environments, "cases": side.cases, **more}
 
@@ -91,7 +93,7 @@ def run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
     found = {name: source.resolve(spec, published.cache()) for name, spec in specs.items()}
     sides = [Side(name, found[name].sha256) for name in SIDES]
     threads = [
-        threading.Thread(target=_work, args=(run, side, found[side.name].data, provided, deadline)) for side in sides
+        threading.Thread(target=work, args=(run, side, found[side.name].data, provided, deadline)) for side in sides
     ]
     for thread in threads:
         thread.start()
@@ -103,12 +105,15 @@ def run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
 def _run_sort(run: Run, provided: host.Host, deadline: float) -> Side:
     text = source.function(host.member(provided, SORT_MEMBER), SORT_FUNCTION).encode()
     side = Side(SORT, digests.sha256(text))
-    _work(run, side, text, provided, deadline)
+    work(run, side, text, provided, deadline)
     return side
 
 
-def _work(run: Run, side: Side, text: bytes, provided: host.Host, deadline: float) -> None:
-    """Take a side through its cases, one worker after another until none is left."""
+def work(run: Run, side: Side, text: bytes, provided: host.Host, deadline: float) -> None:
+    """Take a side, whose text is ``text``, through its cases, one worker after another until none is left.
+
+    Side effects: ``outputs/``, which must be there, and ``scratch/<side>`` of the run directory; ``side`` grows.
+    """
     scratch = run.directory / "scratch" / side.name
     scratch.mkdir(parents=True, exist_ok=True)
     kernel = scratch / "topk_topp_triton.py"

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ NOT_ABOUT_TOKENS = (codes.PASS, "output_altered", "forced_nan")
 ORDINARY_ROLES = ("control", "reproduction", "ordinary")
 
 Row = dict[str, Any]
+Logits = np.ndarray[Any, np.dtype[np.float32]]
+ReferenceOf = Callable[[Logits, np.float32], oracle.Reference]
 
 #: From this many logits on, the cases are judged by a pool of processes, whose start then costs less than it saves.
 PARALLEL = 20_000_000
@@ -133,39 +135,64 @@ def _mark_after_stop(rows: list[Row], *, stopped: bool) -> None:
 
 
 def _case_rows(case: Case, evidence: CaseEvidence) -> Iterator[Row]:
-    for row, (role, p, expect) in enumerate(zip(case.roles(), case.ps(), case.expected(), strict=True)):
+    for row, (role, p) in enumerate(zip(case.roles(), case.ps(), strict=True)):
         table: Row = dict.fromkeys(COLUMNS)
         table |= {"case": case.id, "row": row, "role": role, "p_fp32": float(p) if np.isfinite(p) else None}
-        judged = _judge_row(evidence, case, row, table)
-        if role == "probe":
-            judged = gate.judge_probe(str(expect), judged)
+        seen = _see(case, evidence, row, oracle.reference)
+        judged = seen if isinstance(seen, Judged) else _rules(case, row, seen)
+        if isinstance(seen, _Seen):
+            table |= _diagnostics(seen, judged)
+        judged = _as_declared(case, row, judged)
         table |= {"code": judged.code, "observed": judged.observed, "also": list(judged.also)}
         table["stock_code"] = judged.stock_code
         yield table
 
 
-def _judge_row(evidence: CaseEvidence, case: Case, row: int, table: Row) -> Judged:
-    """Evidence, then admissibility, then the rules of the row's role; fills the table's diagnostics on the way."""
+def decide(case: Case, evidence: CaseEvidence, reference: ReferenceOf = oracle.reference) -> Iterator[Judged]:
+    """Yield the codes of a case's rows, and nothing else.
+
+    ``reference`` returns the reference of logits and p; one that remembers serves many kernels over the same rows.
+    """
+    for row in range(case.batch):
+        seen = _see(case, evidence, row, reference)
+        yield _as_declared(case, row, seen if isinstance(seen, Judged) else _rules(case, row, seen))
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A row that evidence and admissibility let through."""
+
+    logits: Logits
+    reference: oracle.Reference
+    boundary: Boundary
+    stock: Output
+    patch: Output
+    kept_sort: int | None
+
+
+def _see(case: Case, evidence: CaseEvidence, row: int, reference: ReferenceOf) -> _Seen | Judged:
+    """Evidence, then admissibility."""
     if evidence.code != codes.PASS or evidence.inputs is None or evidence.stock is None or evidence.patch is None:
         return Judged(evidence.code if evidence.code != codes.PASS else "output_missing")
     logits, p = evidence.inputs.logits[row], case.ps()[row]
     code = gate.admissible(logits, p)
     if code != codes.PASS:
         return Judged(code)
-    stock, patch = _output(evidence.stock, row), _output(evidence.patch, row)
-    reference = oracle.reference(logits, p)
-    boundary = Boundary(reference.order, reference.count, reference.certified)
+    found = reference(logits, p)
+    boundary = Boundary(found.order, found.count, found.certified)
     sort = None if evidence.sort is None else int(np.count_nonzero(evidence.sort.kept[row]))
-    table |= {"kept_sort": sort, **_diagnostics(logits, reference, boundary, stock, patch)}
+    return _Seen(logits, found, boundary, _output(evidence.stock, row), _output(evidence.patch, row), sort)
+
+
+def _rules(case: Case, row: int, seen: _Seen) -> Judged:
+    """The rules of the row's role."""
     if case.roles()[row] == "forced":
-        judged = gate.judge_forced(logits, _token(case.tokens()[row]), stock=stock, patch=patch)
-    else:
-        judged = gate.judge_ordinary(logits, boundary, stock=stock, patch=patch)
-    if judged.code == "stock_under_keep":
-        table |= dict.fromkeys(STOCK_RELATIVE)
-    if boundary.usable and judged.code not in NOT_ABOUT_TOKENS:
-        table |= _reach(reference, stock if judged.code == "stock_under_keep" else patch)
-    return judged
+        return gate.judge_forced(seen.logits, _token(case.tokens()[row]), stock=seen.stock, patch=seen.patch)
+    return gate.judge_ordinary(seen.logits, seen.boundary, stock=seen.stock, patch=seen.patch)
+
+
+def _as_declared(case: Case, row: int, judged: Judged) -> Judged:
+    return gate.judge_probe(str(case.expected()[row]), judged) if case.roles()[row] == "probe" else judged
 
 
 def _token(token: int | None) -> int:
@@ -178,30 +205,34 @@ def _output(masks: Masks, row: int) -> Output:
     return Output(masks.kept[row], masks.altered(row), masks.nan(row))
 
 
-def _diagnostics(
-    logits: np.ndarray[Any, np.dtype[np.float32]],
-    reference: oracle.Reference,
-    boundary: Boundary,
-    stock: Output,
-    patch: Output,
-) -> Row:
+def _diagnostics(seen: _Seen, judged: Judged) -> Row:
     """Reported, never deciding (contract, section 6)."""
+    reference, boundary, stock, patch = seen.reference, seen.boundary, seen.stock, seen.patch
     counts = gate.compare(boundary, stock=stock, patch=patch)
-    table = {name: getattr(counts, name) for name in COLUMNS if hasattr(counts, name)}
+    table = {name: getattr(counts, name) for name in COLUMNS if hasattr(counts, name)} | {"kept_sort": seen.kept_sort}
     pairs = {"stock": (stock.kept, boundary.kept), "patch": (patch.kept, boundary.kept)}
     pairs["stock_patch"] = (stock.kept, patch.kept)
     for name, (left, right) in pairs.items():
         known = table[f"symdiff_{name}"] is not None
         table[f"mass_{name}"] = masses.mass(reference, left ^ right) if known else None
-    if not boundary.usable:
-        return table
+    if boundary.usable:
+        table |= _at_boundary(seen, counts.prefix_patch)
+    if judged.code == "stock_under_keep":
+        table |= dict.fromkeys(STOCK_RELATIVE)
+    if boundary.usable and judged.code not in NOT_ABOUT_TOKENS:
+        table |= _reach(reference, stock if judged.code == "stock_under_keep" else patch)
+    return table
+
+
+def _at_boundary(seen: _Seen, prefix: bool) -> Row:
+    reference = seen.reference
     below, above = masses.margin(reference)
-    true = real.certify(logits, reference)
+    true = real.certify(seen.logits, reference)
     ids = np.sort(reference.order[: reference.count]).astype("<i4")
-    return table | {
-        "over_keep": masses.reaches_target(reference, max(patch.size - 1, 0)) if counts.prefix_patch else None,
+    return {
+        "over_keep": masses.reaches_target(reference, max(seen.patch.size - 1, 0)) if prefix else None,
         "margin": {"below": below, "above": above},
-        "tie_group": masses.tie_group(reference, logits),
+        "tie_group": masses.tie_group(reference, seen.logits),
         "real_boundary": true.verdict,
         "real_ratio": true.ratio,
         "oracle_ids_sha256": digests.sha256(ids.tobytes()),
