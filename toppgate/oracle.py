@@ -20,10 +20,13 @@ hi is the correctly rounded sum, which is what ``math.fsum`` returns.  The compa
 rounding is monotonic, so a sum that is not strictly inside cannot round to one that is.  Elsewhere ``math.fsum``
 itself is called.
 
-Masses and margins of a reference are in ``masses``.
+An engine is an order and a ``Scan``; the sums and the certificate are read off any scan in one way.  ``accel`` has
+another.  Masses and margins of a reference are in ``masses``.
 """
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +36,7 @@ from numpy.typing import NDArray
 from toppgate.order import canonical
 from toppgate.spec import Reference
 
-__all__ = ["Reference", "Scan", "reference", "rounded_sum"]
+__all__ = ["CumulativeScan", "Reference", "Scan", "admitted", "reference", "references", "rounded_sum"]
 
 #: exp(x) is below half the least subnormal, 2**-1075, for x < -745.14: libm then returns +0.0.
 _UNDERFLOW: Final = -746.0
@@ -59,25 +62,47 @@ def reference(logits: NDArray[np.float32], p: np.float32 | float) -> Reference:
     -----
     The bits of weights depend on the C library's ``exp``; order does not.
     """
-    _check(logits)
-    p_fp32 = _widened(p)
+    widened = admitted(logits, p)
     order = canonical(logits)
     ranked = logits[order].astype(np.float64)
-    scan = Scan.over(_weights(ranked - ranked[0]))
-    normalizer = scan.fsum(order.size)
-    target = p_fp32 * normalizer
-    count = scan.first(target)
-    reached = count > 0 and scan.fsum(count) >= target
-    certified = reached and (count == 1 or scan.fsum(count - 1) < target)
-    return Reference(
-        order=order,
-        weights=scan.weights,
-        normalizer=normalizer,
-        target=target,
-        count=count,
-        certified=certified,
-        p=p_fp32,
-    )
+    return CumulativeScan.over(_weights(ranked - ranked[0])).reference(order, widened)
+
+
+def references(logits: NDArray[np.float32], p: NDArray[np.float32]) -> tuple[Reference, ...]:
+    """Return the references of a batch, one row after another: threads would wait for each other inside ``math.exp``.
+
+    Parameters
+    ----------
+    logits : float32 [B, V]
+        Rows as ``reference`` takes them.
+    p : float32 [B]
+        One p a row.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit, or a row is refused; then the message names it.
+    """
+    return tuple(reference(row, each) for row, each in batch(logits, p))
+
+
+def batch(logits: NDArray[np.float32], p: NDArray[np.float32]) -> Iterable[tuple[NDArray[np.float32], float]]:
+    """Return the rows of a batch with each p, widened; raise as ``references`` does."""
+    if logits.ndim != 2 or p.shape != logits.shape[:1]:
+        raise ValueError(f"batch: logits {list(logits.shape)} and p {list(p.shape)}, [B, V] and [B] expected")
+    widened = []
+    for number, (row, each) in enumerate(zip(logits, p, strict=True)):
+        try:
+            widened.append(admitted(row, each))
+        except ValueError as error:
+            raise ValueError(f"row {number}: {error}") from None
+    return zip(logits, widened, strict=True)
+
+
+def admitted(logits: NDArray[np.float32], p: np.float32 | float) -> float:
+    """Return p as a float, or raise as ``reference`` does where the row or p is not what an engine takes."""
+    _check(logits)
+    return _widened(p)
 
 
 def _check(logits: NDArray[np.float32]) -> None:
@@ -108,36 +133,62 @@ def _weights(shifted: NDArray[np.float64]) -> NDArray[np.float64]:
     return weights
 
 
-@dataclass(frozen=True, eq=False)
-class Scan:
-    """Neumaier's scan over all weights: its total and compensation, float64 [V], after each term.
+class Scan(ABC):
+    """Neumaier's scan over all weights of a row, float64 [V], and what the specification takes from it.
 
     Weights are those of a ``Reference``: non-negative, the first of them the largest, and 1.0.  Not checked.
     """
+
+    weights: NDArray[np.float64]
+
+    @abstractmethod
+    def state(self, count: int) -> tuple[float, float]:
+        """Return total and compensation after ``count`` terms, 1 to V."""
+
+    @abstractmethod
+    def first(self, target: float) -> int:
+        """Return the length of the shortest prefix whose total plus compensation reaches the target, or 0."""
+
+    def fsum(self, count: int) -> float:
+        """Return ``math.fsum(weights[:count])``, count >= 1."""
+        read = rounded_sum(*self.state(count), count)
+        return math.fsum(self.weights[:count].tolist()) if read is None else read
+
+    def reference(self, order: NDArray[np.int32], p: float) -> Reference:
+        """Return the reference: normalizer, target, the scan's count, and its certificate."""
+        normalizer = self.fsum(order.size)
+        target = p * normalizer
+        count = self.first(target)
+        reached = count > 0 and self.fsum(count) >= target
+        certified = reached and (count == 1 or self.fsum(count - 1) < target)
+        return Reference(order, self.weights, normalizer, target, count, certified, p)
+
+
+@dataclass(frozen=True, eq=False)
+class CumulativeScan(Scan):
+    """The scan as two cumulative sums: total and compensation, float64 [V], after each term."""
 
     weights: NDArray[np.float64]
     total: NDArray[np.float64]
     compensation: NDArray[np.float64]
 
     @classmethod
-    def over(cls, weights: NDArray[np.float64]) -> "Scan":
+    def over(cls, weights: NDArray[np.float64]) -> "CumulativeScan":
         """Scan all weights."""
         total = np.cumsum(weights)
         residue = np.zeros_like(weights)
         residue[1:] = (total[:-1] - total[1:]) + weights[1:]
         return cls(weights, total, np.cumsum(residue))
 
+    def state(self, count: int) -> tuple[float, float]:
+        """Return total and compensation after ``count`` terms."""
+        return float(self.total[count - 1]), float(self.compensation[count - 1])
+
     def first(self, target: float) -> int:
         """Return the length of the shortest prefix that reaches the target, or 0."""
         reached = self.total + self.compensation >= target
         position = int(np.argmax(reached))
         return position + 1 if reached[position] else 0
-
-    def fsum(self, count: int) -> float:
-        """Return ``math.fsum(weights[:count])``, count >= 1."""
-        total, compensation = float(self.total[count - 1]), float(self.compensation[count - 1])
-        read = rounded_sum(total, compensation, count)
-        return math.fsum(self.weights[:count].tolist()) if read is None else read
 
 
 def rounded_sum(total: float, compensation: float, count: int) -> float | None:

@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toppgate import masses
-from toppgate.oracle import Scan
+from toppgate.oracle import CumulativeScan, Scan
 from toppgate.spec import Reference
 
 #: Ball arithmetic starts with so many bits, doubles them, and gives up beyond MOST_BITS.
@@ -169,7 +169,7 @@ class _Sums:
         weights = reference.weights
         moved = float(np.dot(weights, np.abs(_lost(ranked))))
         ties = int(np.count_nonzero(ranked == ranked[0]))
-        return cls(Scan.over(weights), Fraction(reference.p), ties, _SHIFT * Fraction(moved))
+        return cls(CumulativeScan.over(weights), Fraction(reference.p), ties, _SHIFT * Fraction(moved))
 
     @property
     def size(self) -> int:
@@ -179,7 +179,8 @@ class _Sums:
         """Return s_c, exact; the empty prefix has 0."""
         if count == 0:
             return Fraction(0)
-        return Fraction(float(self.scan.total[count - 1])) + Fraction(float(self.scan.compensation[count - 1]))
+        total, compensation = self.scan.state(count)
+        return Fraction(total) + Fraction(compensation)
 
     def radius(self, count: int) -> Fraction:
         """Return how far s_c can be from the sum of its weights."""
