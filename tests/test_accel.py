@@ -135,7 +135,8 @@ def test_shapes_must_fit(references: References, logits: tuple[int, ...], p: tup
 @ENGINES
 def test_rows_of_another_type_are_refused(references: References) -> None:
     """A float64 batch, and one without tokens, is refused."""
-    for logits in (np.zeros((1, 4)), np.zeros((1, 0), np.float32)):
+    refused: list[Any] = [np.zeros((1, 4)), np.zeros((1, 0), np.float32)]
+    for logits in refused:
         with pytest.raises(ValueError, match=r"^row 0: logits: .* float32 \[V\] with V >= 1 expected$"):
             references(logits, np.full(1, P))
 
@@ -182,7 +183,7 @@ def wrong(name: str) -> Callable[..., Any]:
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("name", ["weigh, an ulp", "weigh, unstable", "scan", "first", "state", "svml"])
 def test_an_engine_with_a_wrong_bit_is_not_used(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A loop that is wrong in one bit is found before its first use; a warning says so and the default does the work."""
+    """A loop that is wrong in one bit is found before its first use; a warning says so, the default does the work."""
     from toppgate import compiled
 
     loops = SimpleNamespace(**vars(compiled) | {name.partition(",")[0]: wrong(name)})
@@ -208,7 +209,7 @@ def test_an_engine_that_cannot_be_imported_is_not_used(monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("fresh")
 def test_without_numba_the_default_is_used_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra is optional: without it there is nothing to warn of."""
-    monkeypatch.setattr(accel.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         (made,) = accel.references(np.zeros((1, 3), np.float32), np.full(1, P))
