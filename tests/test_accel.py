@@ -7,18 +7,22 @@ import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from engine_rows import AMBIGUOUS, DISTRIBUTIONS, ONE, normal, probabilities, row_of, same_bits
 from hypothesis import example, given, settings
 from numpy.typing import NDArray
+from pipeline import literal
 from safetensors.numpy import load_file
 from strategies import Row, bfloat16, rows
 from test_oracle import REAL_LOGITS
+from test_real_columns import columns, first
 from truth import cases
 
-from toppgate import accel, oracle, spec
+from toppgate import accel, judge, oracle, spec
+from toppgate.schema import Case
 
 P = np.float32(0.9)
 
@@ -214,6 +218,29 @@ def test_without_numba_the_default_is_used_without_a_word(monkeypatch: pytest.Mo
         warnings.simplefilter("error")
         (made,) = accel.references(np.zeros((1, 3), np.float32), np.full(1, P))
     same_bits(made, spec.specification(np.zeros(3, np.float32), P))
+
+
+@pytest.mark.usefixtures("fresh")
+def test_stage_3_is_silent_about_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large case gives the same rows by either engine, and a broken compiled one is passed over in silence."""
+    expected = columns(first(3), first(2))
+    rows = Mock(wraps=accel._rows)
+    monkeypatch.setattr(judge, "COMPILED", 6)
+    monkeypatch.setattr(accel, "_rows", rows)
+    assert columns(first(3), first(2)) == expected
+    assert rows.call_count == 51  # 50 checks, one row
+    accel.engine.cache_clear()
+    monkeypatch.setattr(accel, "_difference", lambda _: "broken")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert columns(first(3), first(2)) == expected
+    assert rows.call_count == 51
+
+
+def test_small_cases_do_not_wait_for_numba() -> None:
+    """A case below the limit is judged by the default engine."""
+    case = Case.model_validate({"id": "one", "role": "ordinary", "rows": literal([1, 2]), "p": "0.9", "shape": [1, 2]})
+    assert judge._engine(case) is oracle.reference
 
 
 def test_the_self_check_is_what_it_says() -> None:

@@ -27,6 +27,14 @@ class FallbackWarning(UserWarning):
     """The compiled engine is installed but may not be used."""
 
 
+def reference(logits: NDArray[np.float32], p: np.float32 | float) -> Reference:
+    """Return the reference of one row, bit for bit that of ``oracle.reference``, and raise as it does."""
+    loops = engine()
+    if loops is None:
+        return oracle.reference(logits, p)
+    return next(_rows(loops, [(logits, oracle.admitted(logits, p))]))
+
+
 def references(logits: NDArray[np.float32], p: NDArray[np.float32]) -> tuple[Reference, ...]:
     """Return the references of a batch, bit for bit those of ``oracle.references``, by threads on all cores.
 

@@ -4,6 +4,7 @@
 """
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import joblib
 import numpy as np
 
-from toppgate import codes, digests, gate, masses, oracle, real
+from toppgate import accel, codes, digests, gate, masses, oracle, real
 from toppgate.errors import ParamsError
 from toppgate.evidence import CaseEvidence, Evidence, gather
 from toppgate.gate import Boundary, Judged, Output
@@ -53,6 +54,10 @@ ReferenceOf = Callable[[Logits, np.float32], oracle.Reference]
 
 #: From this many logits on, the cases are judged by a pool of processes, whose start then costs less than it saves.
 PARALLEL = 20_000_000
+
+
+#: From this many logits on, a case is worth the compiled engine, where the extra ``fast`` is installed.
+COMPILED = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -135,10 +140,11 @@ def _mark_after_stop(rows: list[Row], *, stopped: bool) -> None:
 
 
 def _case_rows(case: Case, evidence: CaseEvidence) -> Iterator[Row]:
+    reference = _engine(case)
     for row, (role, p) in enumerate(zip(case.roles(), case.ps(), strict=True)):
         table: Row = dict.fromkeys(COLUMNS)
         table |= {"case": case.id, "row": row, "role": role, "p_fp32": float(p) if np.isfinite(p) else None}
-        seen = _see(case, evidence, row, oracle.reference)
+        seen = _see(case, evidence, row, reference)
         judged = seen if isinstance(seen, Judged) else _rules(case, row, seen)
         if isinstance(seen, _Seen):
             table |= _diagnostics(seen, judged)
@@ -146,6 +152,19 @@ def _case_rows(case: Case, evidence: CaseEvidence) -> Iterator[Row]:
         table |= {"code": judged.code, "observed": judged.observed, "also": list(judged.also)}
         table["stock_code"] = judged.stock_code
         yield table
+
+
+def _engine(case: Case) -> ReferenceOf:
+    """Return the engine for a case: the bits are the same, and the compiled one takes a second to start.
+
+    That it may not be used is no news here: on stderr it would end the stage.
+    """
+    if case.batch * case.vocabulary < COMPILED:
+        return oracle.reference
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", accel.FallbackWarning)
+        accel.engine()
+    return accel.reference
 
 
 def decide(case: Case, evidence: CaseEvidence, reference: ReferenceOf = oracle.reference) -> Iterator[Judged]:

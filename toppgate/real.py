@@ -167,7 +167,7 @@ class _Sums:
     def of(cls, ranked: NDArray[np.float64], reference: Reference) -> "_Sums":
         """Scan the weights again, and add up what rounding the differences did."""
         weights = reference.weights
-        moved = float(np.dot(weights, np.abs(_lost(ranked))))
+        moved = float(np.sum(weights * np.abs(_lost(ranked))))
         ties = int(np.count_nonzero(ranked == ranked[0]))
         return cls(CumulativeScan.over(weights), Fraction(reference.p), ties, _SHIFT * Fraction(moved))
 
