@@ -48,5 +48,5 @@ def round_to(array: Float32, name: str) -> Float32:
     if name == "none":
         return array
     narrow: Any = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}[name]
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # a NaN stays one
         return array.astype(narrow).astype(np.float32)

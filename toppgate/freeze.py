@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from toppgate import digests, execute, fp32, host, hunks, inputs, outputs, param
 from toppgate.errors import InputError, ParamsError
 from toppgate.order import canonical_rows
 from toppgate.schema import Case, Params
-from toppgate.source import Source
+from toppgate.source import Plan, Source
 from toppgate.stage import Run
 
 #: While a reproduction row is searched for, by device: seeds in one launch, and launches a worker makes.  A GPU's plan
@@ -31,6 +32,11 @@ class _Sources:
     stock: Source
     patch: Source
 
+    @cached_property
+    def plans(self) -> dict[str, Plan | None]:
+        """Each side's own split plan."""
+        return {side: source.plan(getattr(self, side).data) for side in execute.SIDES}
+
 
 def freeze(path: Path) -> Params:
     """Rewrite a params file with every digest in place, and return it.
@@ -42,8 +48,8 @@ def freeze(path: Path) -> Params:
     """
     draft = params.read_draft(path)
     values = draft.values()
-    sources = _Sources(*(source.resolve(values[side], published.cache()) for side in ("stock", "patch")))
-    values |= {side: _pinned(values[side], getattr(sources, side)) for side in ("stock", "patch")}
+    sources = _Sources(*(source.resolve(values[side], published.cache()) for side in execute.SIDES))
+    values |= {side: _pinned(values[side], getattr(sources, side)) for side in execute.SIDES}
     values["change"] = _change(sources)
     values["host"]["tree"] = host.provide(values["host"], published.cache()).sha256
     values["path"] = draft.path.model_dump(mode="json")
@@ -96,15 +102,11 @@ def _case(case: Case, draft: Params, sources: _Sources, values: Mapping[str, Any
     bits = fp32.decimal_bits
     found["p_bits"] = list(map(bits, case.p)) if isinstance(case.p, list) else bits(case.p)
     made = inputs.generate(Case.model_validate(found))
-    found |= {"shape": list(made.logits.shape), "input": made.sha256}
+    rows, vocabulary = made.logits.shape
     units = case.compute_units or draft.compute_units
-    found["slices"] = {side: _slices(getattr(sources, side), made.logits.shape, units) for side in ("stock", "patch")}
+    slices = {side: plan and plan(rows, vocabulary, units) for side, plan in sources.plans.items()}
+    found |= {"shape": [rows, vocabulary], "slices": slices, "input": made.sha256}
     return {name: found[name] for name in Case.model_fields if name in found}
-
-
-def _slices(found: Source, shape: tuple[int, ...], units: int) -> int | None:
-    plan = source.plan(found.data)
-    return None if plan is None else plan(shape[0], shape[1], units)
 
 
 def _with_bits(rows: dict[str, Any], where: str) -> dict[str, Any]:

@@ -166,10 +166,9 @@ def matrix(array: np.ndarray[Any, Any], what: str) -> Float32:
 
 
 def _concatenate(parts: list[Part]) -> Float32:
-    """Values in binary64, left to right, each rounded once to fp32."""
-    pieces = [_part(part) for part in parts]
-    with np.errstate(over="ignore"):
-        return np.concatenate(pieces).astype(np.float32)
+    """Values in binary64, left to right, each rounded once to fp32; a range to infinity may hold a NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.concatenate([_part(part) for part in parts]).astype(np.float32)
 
 
 def _part(part: Part) -> np.ndarray[Any, np.dtype[np.float64]]:

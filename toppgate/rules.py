@@ -43,9 +43,10 @@ def _id_problems(params: Params) -> Iterator[str]:
     """Ids name files, and a file system may not tell upper case from lower case."""
     seen: dict[str, str] = {}
     for case in params.cases:
-        other = seen.setdefault(case.id.lower(), case.id)
-        if other is not case.id:
-            yield f"cases[{case.id}].id: got an id that stands twice, as {other}; expected ids that differ in letters"
+        name = case.id.lower()
+        if name in seen:
+            yield f"cases[{case.id}].id: stands twice, as {seen[name]} before; expected ids that differ in letters"
+        seen[name] = case.id
 
 
 # ---------------------------------------------------------------------------------------------- sizes
@@ -112,7 +113,7 @@ def _case_problems(case: Case) -> Iterator[str]:
     if rows is not None and rows > SPLIT_BATCH and roles != {"probe"}:
         yield f"rows: batch {rows}, expected at most {SPLIT_BATCH}: a larger one leaves the split path, for probes only"
     if case.selected_by == "hunt" and "control" in roles:
-        yield "selected_by: got hunt, expected another role than control: rows from a hunt may never be controls"
+        yield "selected_by: got hunt, expected no control among the roles, since it comes from a hunt"
     if rows is not None:
         yield from _row_problems(case, rows)
 
