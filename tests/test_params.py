@@ -127,6 +127,7 @@ CHANGES: dict[str, Edit] = {
     "patch": put("patch", "sha256", "2" * 64),
     "change": put("change", "hunks", ["2" * 64]),
     "host": put("host", "tree", "2" * 64),
+    "wants": put("wants", {"torch": "2.13.0", "triton": "3.7.1"}),
     "path": put("path", {side: [{"kernel": "one", "times": 1}] for side in ("stock", "patch")}),
     "limits": put("limits", "launch_seconds", 61),
     "cases[forced]": put("cases", 0, "about", "edited"),

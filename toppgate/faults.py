@@ -2,11 +2,10 @@
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from toppgate.scalars import NAME, WORDS
 from toppgate.schema import Params
@@ -72,7 +71,7 @@ def _place(location: Location, values: Any, *, absent: bool) -> str:
     return "".join(parts).removeprefix(".") or "the file"
 
 
-def _mismatch(fault: ErrorDetails) -> str:
+def _mismatch(fault: Mapping[str, Any]) -> str:
     expected = _expected(fault)
     if fault["type"] == "union_tag_invalid":
         return f"got {_short(fault['ctx']['tag'])}, expected {expected}"
@@ -83,7 +82,7 @@ def _mismatch(fault: ErrorDetails) -> str:
     return f"got {_short(fault['input'])}, expected {expected}{hint}"
 
 
-def _expected(fault: ErrorDetails) -> str:
+def _expected(fault: Mapping[str, Any]) -> str:
     if fault["type"] == "string_pattern_mismatch":
         return WORDS[fault["ctx"]["pattern"]]
     words = _EXPECTED.get(fault["type"])
