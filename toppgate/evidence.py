@@ -274,27 +274,21 @@ def _side_of(evidence: Evidence, name: str) -> dict[str, Any]:
 
 def _masks(evidence: Evidence, case: Case, name: str, record: Mapping[str, Any], held: Inputs) -> Masks:
     path = evidence.directory / "outputs" / f"{case.id}.{name}.safetensors"
+    pinned = _side_of(evidence, name).get("source") if name == "sort" else getattr(evidence.params, name).sha256
+    want = {"run": evidence.run, "side": name, "case": case.id, "source": pinned, "input": case.input}
+    want |= {"shape": [case.batch, case.vocabulary], "repeats": record.get("repeats")}
     try:
         data = path.read_bytes()
         binding = outputs.binding_of(data, path.name)
+        for key in sorted(set(want) | set(binding)):
+            if key not in want or binding.get(key) != want[key]:
+                got = f"{key}: got {binding.get(key)}, expected {want.get(key)}"
+                raise _FoundError("output_unreadable", f"{path.name}: {got}")
         masks = outputs.from_bytes(data, held.orders, path.name)
     except FileNotFoundError:
         raise _FoundError("output_missing", f"{path.name} is not there") from None
     except (InputError, OSError) as error:
         raise _FoundError("output_unreadable", str(error)) from None
-    want = {
-        "run": evidence.run,
-        "side": name,
-        "case": case.id,
-        "source": _side_of(evidence, name).get("source"),
-        "input": case.input,
-    }
-    want |= {"shape": [case.batch, case.vocabulary], "repeats": record.get("repeats")}
-    for key in sorted(set(want) | set(binding)):
-        if key not in want or binding.get(key) != want[key]:
-            raise _FoundError(
-                "output_unreadable", f"{path.name}: {key}: got {binding.get(key)}, expected {want.get(key)}"
-            )
     if digests.sha256(data) != record.get("file"):
         raise _FoundError("output_unreadable", f"{path.name}: SHA-256 is not the one recorded when it was delivered")
     raw = digests.sha256(masks.raw(held.logits).tobytes())

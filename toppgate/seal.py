@@ -80,7 +80,8 @@ def _verdict(directory: Path, failed: list[Failure]) -> dict[str, Any]:
         detail = "rows.jsonl and verdict.json are not what the run's files give"
         failed.append(Failure(harness.STAGES[-1], "output_unreadable", detail))
     if failed:
-        left.write_bytes(digests.canonical({"failed": [failure.plain() for failure in failed]}) + b"\n")
+        content = {"schema": stage.schema_of(evidence.STAGES), "failed": [failure.plain() for failure in failed]}
+        left.write_bytes(digests.canonical(content) + b"\n")
     judged = _judged(directory)
     judged.write(directory)
     return judged.verdict

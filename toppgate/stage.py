@@ -79,7 +79,10 @@ def _bind(directory: Path, checked: Params, stop: Stop | None) -> Run:
     """Bind to what capture wrote, if it has run: same params, same harness, same run."""
     written = params.dump(checked)
     run = Run(directory, checked, digests.sha256(written), harness.digest(), None, stop)
-    captured = result(directory, "1_capture")
+    try:
+        captured = result(directory, "1_capture")
+    except RunError as error:
+        return run.stopped(Stop("input_missing", str(error)))
     if captured is None:
         return run
     run = replace(run, id=captured.get("run"))
@@ -92,7 +95,7 @@ def _bind(directory: Path, checked: Params, stop: Stop | None) -> Run:
 
 
 def result(directory: Path, name: str) -> dict[str, Any] | None:
-    """Return a stage's result, or None where it is missing.  Raises ``RunError`` where it is no JSON object."""
+    """Return a stage's result, or None where it is missing.  Raises ``RunError`` where it is not that of this name."""
     path = directory / f"{name}.json"
     if not path.is_file():
         return None
@@ -102,12 +105,19 @@ def result(directory: Path, name: str) -> dict[str, Any] | None:
         raise RunError(f"{path}: not a stage result: {error}") from None
     if not isinstance(found, dict):
         raise RunError(f"{path}: got {type(found).__name__}, expected a JSON object")
+    if found.get("schema") != schema_of(name):
+        raise RunError(f"{path}: schema: got {found.get('schema')!r}, expected {schema_of(name)!r}")
     return found
+
+
+def schema_of(name: str) -> str:
+    """Return what a result file says that it is."""
+    return f"toppgate/{name}/1"
 
 
 def finish(run: Run, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Write a stage's result file, bound to the run, and return it."""
-    bound = {"schema": f"toppgate/{name}/1", "run": run.id, "params": run.params_sha256, "harness": run.harness}
+    bound = {"schema": schema_of(name), "run": run.id, "params": run.params_sha256, "harness": run.harness}
     stop = {} if run.stop is None else {"stop": {"code": run.stop.code, "detail": run.stop.detail}}
     found = {**bound, **stop, **content}
     path = run.directory / f"{name}.json"
