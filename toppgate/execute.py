@@ -4,6 +4,7 @@ A worker that hangs, dies or delivers nothing costs its case only: the case gets
 run in a fresh worker.  The killed case is not repeated.
 """
 
+import itertools
 import json
 import os
 import threading
@@ -56,10 +57,14 @@ def execute(run: Run) -> dict[str, Any]:
         return finish(run, "2_execute", {"sides": {}})
     deadline = time.monotonic() + run.params.limits.total_seconds
     try:
+        clock = [time.monotonic()]
         provided = host.provide(run.params.host.model_dump(exclude_unset=True), published.cache())
         sides = run_sides(run, provided, deadline)
+        clock.append(time.monotonic())
         sides.append(_run_sort(run, provided, deadline))
+        clock.append(time.monotonic())
         timing = _measure(run, provided, deadline)
+        clock.append(time.monotonic())
     except SourceError as error:
         code = str(error).split(":")[0]
         if code not in codes.EVIDENCE:
@@ -68,8 +73,21 @@ def execute(run: Run) -> dict[str, Any]:
     return finish(
         run,
         "2_execute",
-        {"host": describe(provided), "sides": {side.name: plain(side) for side in sides}, "timing": timing},
+        {
+            "host": describe(provided),
+            "sides": {side.name: plain(side) for side in sides},
+            "timing": timing,
+            "seconds": _split(sides, clock),
+        },
     )
+
+
+def _split(sides: list[Side], clock: list[float]) -> dict[str, float]:
+    """Return where the wall time went: compiling and running both sides side by side, sorting, timing."""
+    taken = [after - before for before, after in itertools.pairwise(clock)]
+    compiling = max(side.compile_seconds or 0.0 for side in sides)
+    named = {"compile": compiling, "stock and patch": taken[0] - compiling, "sort reference": taken[1]}
+    return {name: round(value, 1) for name, value in {**named, "launch times": taken[2]}.items()}
 
 
 def describe(provided: host.Host) -> dict[str, Any]:

@@ -5,8 +5,9 @@ stage 3 turns it into the verdict.
 """
 
 import json
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Run:
     harness: str
     id: str | None
     stop: Stop | None = None
+    began: float = field(default_factory=time.monotonic)
 
     def stopped(self, stop: Stop) -> "Run":
         """Return the run with a stop, unless it has one."""
@@ -119,7 +121,7 @@ def finish(run: Run, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Write a stage's result file, bound to the run, and return it."""
     bound = {"schema": schema_of(name), "run": run.id, "params": run.params_sha256, "harness": run.harness}
     stop = {} if run.stop is None else {"stop": {"code": run.stop.code, "detail": run.stop.detail}}
-    found = {**bound, **stop, **content}
+    found = {**bound, **stop, **content, "wall_seconds": round(time.monotonic() - run.began, 1)}
     path = run.directory / f"{name}.json"
     partial = path.with_suffix(".partial")
     partial.write_bytes(digests.canonical(found) + b"\n")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from toppgate import origin, pictures, report, source, stage
+from toppgate import device, origin, pictures, report, source, stage
 from toppgate.judge import Judgement
 from toppgate.stage import Run
 
@@ -15,7 +15,7 @@ def captured(run: Run, result: Mapping[str, Any]) -> str:
 
 def executed(result: Mapping[str, Any]) -> str:
     """Return stage 2's table: what each side delivered, case by case."""
-    return str(origin.execution_table(result["sides"]))
+    return str(origin.execution_table(result["sides"]) + device.details(result))
 
 
 def evidence(run: Run) -> dict[str, Any]:
@@ -58,6 +58,12 @@ def rows(run: Run, judged: Judgement) -> str:
 def cases(run: Run) -> str:
     """Return the frozen case table."""
     return str(origin.case_table(run.params.values()))
+
+
+def ran(run: Run, judged: Judgement) -> str:
+    """Return how it ran: device, wall time and, on CUDA, what the change costs."""
+    first, second = stage.result(run.directory, "1_capture") or {}, stage.result(run.directory, "2_execute") or {}
+    return str(device.summary(first, second, len(judged.rows)))
 
 
 def provenance(run: Run, judged: Judgement) -> str:
