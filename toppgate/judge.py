@@ -48,6 +48,9 @@ NOT_ABOUT_TOKENS = (codes.PASS, "output_altered", "forced_nan")
 
 ORDINARY_ROLES = ("control", "reproduction", "ordinary")
 
+#: What the verdict counts, in the order in which it is said.
+COUNTS = ("rows", "forced", "control", "ordinary", "probe", "passed", "stopped")
+
 Row = dict[str, Any]
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 ReferenceOf = Callable[[Logits, np.float32], oracle.Reference]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toppgate import codes, evidence, inputs, oracle, outputs, params, stage
+from toppgate import codes, evidence, inputs, judge, oracle, outputs, params, stage
 from toppgate.errors import RunError
 
 #: Tokens shown on each side of a boundary.
@@ -82,9 +82,9 @@ def lines(directory: Path, case: str | None, row: int | None) -> Iterator[str]:
             continue
         if found["code"] != codes.PASS:
             yield f"  {codes.SENTENCES[found['code']]}"
-        for key, value in found.items():
-            if key not in {"case", "row", "role", "code"} and value not in (None, []):
-                yield f"  {key} {value}"
+        for key in judge.COLUMNS:
+            if key not in {"case", "row", "role", "code"} and found.get(key) not in (None, []):
+                yield f"  {key} {found[key]}"
         yield from boundary_lines(boundary(directory, found["case"], found["row"]))
 
 
@@ -109,5 +109,4 @@ def verdict_lines(found: dict[str, Any]) -> Iterator[str]:
         detail = found["stops"][0].get("detail")
         if detail:
             yield f"            {detail}"
-    counts = found["counts"]
-    yield "counts      " + ", ".join(f"{name} {counts[name]}" for name in counts)
+    yield "counts      " + ", ".join(f"{name} {found['counts'].get(name)}" for name in judge.COUNTS)
