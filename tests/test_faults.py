@@ -133,6 +133,10 @@ FAULTS: dict[str, tuple[Edit, str]] = {
     "a title that turns round": (put("title", "a\u202eb"), f"title: got str 'a\\u202eb', expected {ONE_LINE}"),
     "an empty title": (put("title", ""), "title: got str '', expected a string that is not empty"),
     "half a character": (put("title", "\ud83d"), "title: got str '\\ud83d', expected a string of Unicode characters"),
+    "a version that is a path": (
+        put("stock", "version", "../0.31.0"),
+        "stock.version: got str '../0.31.0', expected a version, such as 0.31.0 or 2.13.0+cu130",
+    ),
     "a digest in capitals": (
         put("stock", "sha256", "A" * 64),
         f"stock.sha256: got str '{'A' * 56}..., expected 64 lower-case hex digits",
@@ -145,6 +149,11 @@ def test_a_fault_is_named_with_key_case_value_got_and_value_expected(name: str) 
     """One line says where and what; an unknown key comes with the nearest one that is known at that very place."""
     edit, expected = FAULTS[name]
     assert refusal(lambda: params.check(edited(edit), "x.yml")) == f"x.yml: {expected}"
+
+
+def test_a_local_version_is_a_version() -> None:
+    """As PyTorch's and vLLM's own builds for one CUDA release have it."""
+    params.check(edited(put("host", "version", "0.31.0+cu130")), "x.yml")
 
 
 @pytest.mark.parametrize("values", [None, [], "a", 3, True])

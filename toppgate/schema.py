@@ -26,6 +26,7 @@ from toppgate.scalars import (
     Rounding,
     Seed,
     Text,
+    Version,
 )
 
 
@@ -41,7 +42,7 @@ class Release(_Model):
 
     kind: Literal["release"]
     distribution: Name
-    version: Name
+    version: Version
     member: Line
     sha256: Hex64 | None = None
 
@@ -51,7 +52,7 @@ class Installed(_Model):
 
     kind: Literal["installed"]
     distribution: Name
-    version: Name
+    version: Version
     member: Line
     sha256: Hex64 | None = None
 
@@ -91,8 +92,8 @@ Pick.model_rebuild(force=True)  # so that its fields name the models, not their 
 class Wants(_Model):
     """The versions that the host's release asks for; a run under others says so."""
 
-    torch: Name
-    triton: Name
+    torch: Version
+    triton: Version
 
 
 class Sdist(_Model):
@@ -100,7 +101,7 @@ class Sdist(_Model):
 
     kind: Literal["sdist"]
     distribution: Name
-    version: Name
+    version: Version
     sha256: Hex64
     tree: Hex64 | None = None
 
@@ -110,7 +111,7 @@ class InstalledHost(_Model):
 
     kind: Literal["installed"]
     distribution: Name
-    version: Name
+    version: Version
     tree: Hex64 | None = None
 
 
