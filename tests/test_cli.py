@@ -392,6 +392,23 @@ def test_run_for_a_gpu_on_a_machine_without_one_says_so(frozen: Path, tmp_path: 
     assert line == "x.yml: device: got cuda, but this machine has no NVIDIA device"
 
 
+def test_freeze_without_memory_says_so(tmp_path: Path) -> None:
+    """A probe of 2**28 values, which is the most that any limit lets through, in a process that may not have 1 GiB."""
+    rows = {"kind": "normal", "seed": "1", "scale": "1", "rows": 2**14, "vocabulary": 2**14}
+    probe = {"id": "large", "role": "probe", "rows": rows, "p": "0.5", "expect": "limit_exceeded"}
+
+    def edit(values: dict[str, Any]) -> None:
+        values["limits"]["rows"] = 2**15
+        values["cases"] = [probe]
+
+    text = demo(edit)
+    (tmp_path / "x.yml").write_bytes(text)
+    limited = ("prlimit", f"--as={2**30}")
+    line = spawned("freeze", "x.yml", cwd=tmp_path, before=limited, OPENBLAS_NUM_THREADS="1")
+    assert line.startswith("not enough memory: Unable to allocate 1.00 GiB")
+    assert contents(tmp_path) == {"x.yml": text}
+
+
 # ---------------------------------------------------------------------------------------------- other commands
 
 
