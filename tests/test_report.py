@@ -371,7 +371,25 @@ def test_only_a_mixed_table_marks_rows_after_the_stop() -> None:
 def test_how_rows_are_made(rows: Record | None, text: str) -> None:
     """Each generator is written as a person would, without the digits that pin it."""
     (line,) = lines_of(origin.case_table({"cases": [{"id": "c", "rows": rows}]}))
-    assert line[3] == text
+    assert line[2] == text
+
+
+def test_what_cases_are_about_is_a_column_only_where_one_says() -> None:
+    """The case table has a column for what cases are about where at least one says so, or how it was selected."""
+    plain, about, selected = ({"id": name} for name in "abc")
+    about |= {"about": "why"}
+    selected |= {"selected_by": "hunt"}
+    assert "About" not in Page(origin.case_table({"cases": [plain]})).text
+    for case, text in ((about, "why"), (selected, "Selected by: hunt")):
+        lines = lines_of(origin.case_table({"cases": [plain, case]}))
+        assert [line[2] for line in lines] == ["", text]
+
+
+def test_nothing_is_said_of_no_omitted_row() -> None:
+    """The caption speaks of omitted rows only where there are some."""
+    row = {"symdiff_stock": 1, "symdiff_patch": 0}
+    assert "omitted" not in Page(pictures.difference_figure([row])).text
+    assert "1 row omitted" in Page(pictures.difference_figure([row, {}])).text
 
 
 @pytest.mark.parametrize(

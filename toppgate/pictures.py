@@ -40,9 +40,11 @@ def difference_figure(rows: Sequence[Record]) -> Markup:
     omitted = sum(not _comparable(row) for row in rows)
     caption = (
         f"Tokens in which a mask differs from the oracle's, {plural(len(rows) - omitted, 'row')}; a number beside a "
-        f"point counts the rows there. {plural(omitted, 'row')} omitted: no value for stock or patch (not evaluated, "
-        "or stock cannot be compared)."
+        "point counts the rows there."
     )
+    if omitted:
+        why = "no value for stock or patch (not evaluated, or stock cannot be compared)"
+        caption += f" {plural(omitted, 'row')} omitted: {why}."
     return figure(figures.differences(rows), difference_finding(rows), caption)
 
 
