@@ -35,8 +35,10 @@ def reference(logits: NDArray[np.float32], p: np.float32 | float) -> Reference:
     return next(_rows(loops, [(logits, oracle.admitted(logits, p))]))
 
 
-def references(logits: NDArray[np.float32], p: NDArray[np.float32]) -> tuple[Reference, ...]:
-    """Return the references of a batch, bit for bit those of ``oracle.references``, by threads on all cores.
+def references(
+    logits: NDArray[np.float32], p: NDArray[np.float32], threads: int | None = None
+) -> tuple[Reference, ...]:
+    """Return the references of a batch, bit for bit those of ``oracle.references``.
 
     Parameters
     ----------
@@ -44,6 +46,8 @@ def references(logits: NDArray[np.float32], p: NDArray[np.float32]) -> tuple[Ref
         Rows as ``oracle.reference`` takes them.
     p : float32 [B]
         One p a row.
+    threads : int, optional
+        How many threads share the rows; one for each core if not given.  The default engine has only one.
 
     Raises
     ------
@@ -54,7 +58,7 @@ def references(logits: NDArray[np.float32], p: NDArray[np.float32]) -> tuple[Ref
     if loops is None:
         return oracle.references(logits, p)
     rows = list(oracle.batch(logits, p))
-    workers = max(1, min(joblib.cpu_count(), len(rows)))
+    workers = max(1, min(threads or joblib.cpu_count(), len(rows)))
     with ThreadPoolExecutor(workers) as pool:
         shares = pool.map(lambda worker: list(_rows(loops, rows[worker::workers])), range(workers))
         made = [iter(share) for share in shares]

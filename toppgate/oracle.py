@@ -3,8 +3,8 @@
 Why each step keeps the bits:
 
 - *Order.*  ``order.canonical``: two stable passes over 16 bits each.
-- *Weights.*  ``math.exp`` itself, once for each distinct shifted logit.  ``np.exp`` and ``torch.exp`` round otherwise
-  for some arguments and may not be used.
+- *Weights.*  ``math.exp`` itself, once for each distinct shifted logit where ties are many.  ``np.exp`` and
+  ``torch.exp`` round otherwise for some arguments and may not be used.
 - *Scan.*  ``np.cumsum`` adds strictly from left to right, so it is the scan's running total.  The first weight is
   1.0 and the largest, so Neumaier's branch is always the same one after the first step, whose residue is 0; the
   residues, and their own cumsum, are then whole-array expressions.
@@ -124,13 +124,19 @@ def _widened(p: np.float32 | float) -> float:
 
 
 def _weights(shifted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``math.exp`` of a descending array that starts at 0.0: one call for each distinct value."""
-    weights = np.zeros(shifted.size)
-    live = shifted[: np.searchsorted(-shifted, -_UNDERFLOW, side="right")]
-    starts = np.concatenate(([0], np.flatnonzero(live[1:] != live[:-1]) + 1))
-    distinct = np.fromiter(map(math.exp, live[starts].tolist()), np.float64, starts.size)
-    weights[: live.size] = np.repeat(distinct, np.diff(starts, append=live.size))
-    return weights
+    """Return ``math.exp`` of a descending array that starts at 0.0: one call for each distinct value.
+
+    Where three quarters of the values are distinct, sharing would cost more than it saves.
+    """
+    live = shifted[: np.count_nonzero(shifted >= _UNDERFLOW)]
+    changes = live[1:] != live[:-1]
+    if np.count_nonzero(changes) > 0.75 * live.size:
+        weights = np.fromiter(map(math.exp, live.data), np.float64, live.size)
+    else:
+        starts = np.append(0, np.flatnonzero(changes) + 1)
+        distinct = np.fromiter(map(math.exp, live[starts].data), np.float64, starts.size)
+        weights = np.repeat(distinct, np.diff(starts, append=live.size))
+    return weights if live.size == shifted.size else np.append(weights, np.zeros(shifted.size - live.size))
 
 
 class Scan(ABC):

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-_SIGN_BIT: Final = np.uint32(1 << 31)
+#: The bits of -0.0, which ties with +0.0, whose bits are 0.
+_MINUS_ZERO: Final = np.int32(-1 << 31)
 
 
 def canonical(logits: NDArray[np.float32]) -> NDArray[np.int32]:
@@ -17,10 +18,10 @@ def canonical(logits: NDArray[np.float32]) -> NDArray[np.int32]:
 
     Finite logits [V] are ordered as said; a row with NaN or infinities gets some fixed permutation.
     """
-    bits = np.ascontiguousarray(logits).view(np.uint32)
-    bits = np.where(bits == _SIGN_BIT, np.uint32(0), bits)  # -0.0 ties with +0.0
-    key = np.where(bits < _SIGN_BIT, bits ^ (_SIGN_BIT - np.uint32(1)), bits)
-    by_low = np.argsort((key & np.uint32(0xFFFF)).astype(np.uint16), kind="stable")
+    bits = np.array(logits, order="C").view(np.int32)
+    bits[bits == _MINUS_ZERO] = 0
+    key = (bits ^ (~(bits >> 31) & 0x7FFFFFFF)).view(np.uint32)  # bits >> 31 is all ones where the sign is set
+    by_low = np.argsort(key.astype(np.uint16), kind="stable")
     high = (key >> np.uint32(16)).astype(np.uint16)
     return by_low[np.argsort(high[by_low], kind="stable")].astype(np.int32)
 
