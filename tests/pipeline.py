@@ -180,6 +180,14 @@ def papermill(
     return subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True, check=False)
 
 
+def unsealed(run: Path, target: Path) -> Path:
+    """Return a copy of a sealed run as it was after stage 2."""
+    copy = Path(shutil.copytree(run, target))
+    for name in ("receipt.json", "rows.jsonl", "verdict.json", "3_gate.ipynb", "3_gate.html"):
+        (copy / name).unlink()
+    return copy
+
+
 def copied_checkout(target: Path) -> Path:
     """Copy the package and its notebooks, so that they can be edited."""
     for name in ("toppgate", "notebooks"):

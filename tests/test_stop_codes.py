@@ -361,14 +361,6 @@ def test_the_total_time_is_over(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- between the stages
 
 
-def unsealed(run: Path, target: Path) -> Path:
-    """Return a copy of a sealed run as it was after stage 2."""
-    copy = Path(shutil.copytree(run, target))
-    for name in ("receipt.json", "rows.jsonl", "verdict.json", "3_gate.ipynb", "3_gate.html"):
-        (copy / name).unlink()
-    return copy
-
-
 def sealed_as_stop(run: Path, code: str) -> None:
     """Seal a run that must be a STOP with this code, and verify it."""
     done = pipeline.toppgate("seal", run, "--json")
@@ -382,7 +374,7 @@ def sealed_as_stop(run: Path, code: str) -> None:
 
 def test_another_value_in_stage_3(tiny: Path, run_by_papermill: Run, tmp_path: Path) -> None:
     """A value that papermill's -p changes in stage 3 alone is a params drift."""
-    run = unsealed(run_by_papermill[0], tmp_path / "run")
+    run = pipeline.unsealed(run_by_papermill[0], tmp_path / "run")
     assert pipeline.papermill("3_gate", tiny, run, "-p", "repeat", "3").returncode == 0
     sealed_as_stop(run, "params_drift")
 
@@ -392,7 +384,7 @@ def test_the_package_changes_between_stages(tiny: Path, run_by_papermill: Run, t
     checkout = pipeline.copied_checkout(tmp_path / "checkout")
     with (checkout / "toppgate/figures.py").open("a") as file:
         file.write("# changed\n")
-    run = unsealed(run_by_papermill[0], tmp_path / "run")
+    run = pipeline.unsealed(run_by_papermill[0], tmp_path / "run")
     assert pipeline.papermill("3_gate", tiny, run, checkout=checkout).returncode == 0
     sealed_as_stop(run, "harness_drift")
 
@@ -426,7 +418,7 @@ def test_evidence_is_damaged_between_stages(
     tiny: Path, run_by_papermill: Run, tmp_path: Path, damage: Callable[[Path], object], code: str
 ) -> None:
     """Outputs of stock and patch exchanged, or deleted, or half a result: the gate stops on it."""
-    run = unsealed(run_by_papermill[0], tmp_path / "run")
+    run = pipeline.unsealed(run_by_papermill[0], tmp_path / "run")
     damage(run)
     judged = pipeline.judged(tiny, run)
     assert (judged.verdict["verdict"], judged.verdict["first_stop"]["code"]) == ("STOP", code)

@@ -168,7 +168,9 @@ def settle(path: Path) -> None:
 
 def _cap(cell: Any) -> None:
     """Shorten what a cell printed: our notebooks print nothing, so it is a symptom, and its beginning tells."""
-    for output in cell.get("outputs", []):
-        if output.output_type == "stream" and len(output.text) > PRINTED:
-            more = len(output.text) - PRINTED
-            output["text"] = f"{output.text[:PRINTED]}\n[{more} more characters were not kept]\n"
+    streams = [output for output in cell.get("outputs", []) if output.output_type == "stream"]
+    printed = "".join(output.text for output in streams)
+    if len(printed) > PRINTED:
+        more = f"\n[{len(printed) - PRINTED} more characters were not kept]\n"
+        streams[0]["text"] = printed[:PRINTED] + more
+        cell["outputs"] = [output for output in cell.outputs if output.output_type != "stream" or output is streams[0]]

@@ -85,7 +85,7 @@ def _stages(path: Path, directory: Path, checked: Params, *, show: bool) -> Iter
     with _watching(show=show) as watch:
         for name in harness.STAGES:
             left = seconds - (time.monotonic() - began)
-            failure = notebooks.execute(name, path, relative, left, watch)
+            failure = notebooks.execute(name, path, relative, left, watch) or notebooks.acceptance(name, relative)
             if failure is not None:
                 yield failure
                 return

@@ -55,6 +55,7 @@ def seal(directory: Path, failures: Sequence[Failure] = ()) -> Sealed:
         _render(directory, name, [failure for failure in failed if failure.stage in harness.STAGES[: number + 1]])
     shutil.rmtree(directory / "scratch", ignore_errors=True)
     _drop_inputs(directory)
+    _drop_empty(directory)
     receipt = _receipt(directory, verdict)
     partial = directory / (RECEIPT + ".partial")
     partial.write_bytes(receipt)
@@ -132,6 +133,13 @@ def _drop_inputs(directory: Path) -> None:
     frozen = params.read(directory / "params.yml")
     for case in () if frozen.retain_inputs else frozen.cases:
         (directory / "inputs" / f"{case.id}.safetensors").unlink(missing_ok=True)
+
+
+def _drop_empty(directory: Path) -> None:
+    """Drop directories that came to hold nothing: a receipt binds files, and says nothing of them."""
+    for path in sorted(directory.rglob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
 
 
 # ---------------------------------------------------------------------------------------------- the receipt
