@@ -43,7 +43,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 @given(params_data.drafts())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_freezes_own_form_is_read_back_as_it_was_and_alike_by_every_reader(values: dict[str, Any]) -> None:
     """Ours, YAML 1.2 and YAML 1.1 read the same values of the same types, whatever characters they hold."""
     checked = params.check(values, "x.yml")
