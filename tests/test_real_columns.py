@@ -112,7 +112,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compare:
     """Return the differences and the notes of a verifier that judges ``want`` where the run says ``have``."""
 
     def compare(have: Row, want: Row) -> tuple[list[str], list[str]]:
-        verdict = {"harness": "h", "gate_stop": None, "stops": []}
+        verdict: Row = {"harness": "h", "gate_stop": None, "stops": []}
         Judgement((have,), verdict).write(tmp_path)
         monkeypatch.setattr(judge, "judge", lambda *_: Judgement((want,), verdict))
         notes: list[str] = []

@@ -253,7 +253,7 @@ def shaped() -> Iterator[dict[str, Any]]:
     huge = [{"linspace": ["-3e38", "3e38", 4096]}]
     yield {"id": "huge-finite", "role": "ordinary", "rows": literal(huge), "p": "0.9"}
     # Probabilities 1/2, 1/4, 1/8 …: tokens sit where a bisecting search puts its pivots.
-    ladder = [
+    ladder: list[dict[str, Any]] = [
         {"affine": {"start": "0.0", "step": repr(-math.log(2.0)), "count": 64}},
         {"value": "-80.0", "repeat": 960},
     ]
