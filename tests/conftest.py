@@ -59,3 +59,14 @@ def run_by_papermill(
         done = pipeline.papermill(name, tiny, directory)
         assert done.returncode == 0, done.stderr
     return directory, pipeline.toppgate("seal", directory, "--json")
+
+
+@pytest.fixture(scope="session")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Return a sealed STOP that real kernels gave: stock in the patch's place, and the patch in stock's."""
+    import pipeline
+
+    home = tmp_path_factory.mktemp("stopped")
+    values = pipeline.draft(pipeline.forced(), pipeline.control(), stock=pipeline.PATCH, patch=pipeline.STOCK)
+    path = pipeline.freeze_draft(home / "params.yml", values)
+    return home / "run", pipeline.toppgate("run", path, "--out", home / "run", "--json")

@@ -1,5 +1,6 @@
 """The pipeline whole, on real kernels: through ``toppgate run`` and through bare papermill, then ``verify``."""
 
+import html
 import json
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from typing import Any
 
 from pipeline import ROOT, environment, toppgate
 
-from toppgate import harness, notebooks, params
+from toppgate import codes, harness, notebooks, params
 
 Run = tuple[Path, subprocess.CompletedProcess[str]]
 
@@ -111,3 +112,25 @@ def test_verify_agrees_without_torch(run_by_command: Run, run_by_papermill: Run)
         assert (done.returncode, done.stderr) == (0, "[]\n")
         said = json.loads(done.stdout)
         assert (said["agrees"], said["difference"], said["verdict"]) == (True, None, "PASS")
+
+
+def test_a_wrong_patch_is_a_stop(stopped_run: Run) -> None:
+    """With stock in the patch's place: exit status 1, the reason in words on the page; and it verifies."""
+    directory, done = stopped_run
+    assert (done.returncode, done.stderr) == (1, "")
+    said = json.loads(done.stdout)
+    assert said["verdict"] == "STOP"
+    assert said["first_stop"] == {"case": "forced", "row": 0, "code": "forced_all_masked"}
+    assert said["banners"][0] == "Defect not reproduced: stock passes every forced row, so a PASS shows no fix."
+    assert files(directory) == FILES
+    rows = [json.loads(line) for line in (directory / "rows.jsonl").read_text().splitlines()]
+    assert [(row["code"], row["after_stop"]) for row in rows] == [
+        ("forced_all_masked", False),
+        ("forced_all_masked", True),
+        ("pass", True),
+        ("pass", True),
+    ]
+    page = html.unescape((directory / "3_gate.html").read_text())
+    assert "■</span> STOP" in page
+    assert codes.SENTENCES["forced_all_masked"] in page
+    assert toppgate("verify", directory).returncode == 0

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from pipeline import literal
 
-from toppgate import inputs, judge, real, verify
+from toppgate import agreement, inputs, judge, real
 from toppgate.evidence import CaseEvidence
 from toppgate.judge import Judgement, Row
 from toppgate.outputs import Masks
@@ -108,15 +108,14 @@ def table(**more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compare:
+def compared(tmp_path: Path) -> Compare:
     """Return the differences and the notes of a verifier that judges ``want`` where the run says ``have``."""
 
     def compare(have: Row, want: Row) -> tuple[list[str], list[str]]:
         verdict: Row = {"harness": "h", "gate_stop": None, "stops": []}
         Judgement((have,), verdict).write(tmp_path)
-        monkeypatch.setattr(judge, "judge", lambda *_: Judgement((want,), verdict))
         notes: list[str] = []
-        return list(verify._judgement(tmp_path, notes, same_exp=True)), notes
+        return list(agreement.differences(tmp_path, Judgement((want,), verdict), notes, same_exp=True)), notes
 
     return compare
 
@@ -158,4 +157,5 @@ def test_rows_that_are_not_canonical_are_a_difference(compared: Compare, tmp_pat
     """The same values in another spelling are not the file that the run wrote, whatever is compared of them."""
     assert compared(table(), table()) == ([], [])
     (tmp_path / "rows.jsonl").write_text(json.dumps(table()) + "\n")
-    assert list(verify._judgement(tmp_path, [], same_exp=False)) == ["rows.jsonl: not in canonical form"]
+    judged = Judgement((table(),), {"harness": "h", "gate_stop": None, "stops": []})
+    assert list(agreement.differences(tmp_path, judged, [], same_exp=False)) == ["rows.jsonl: not in canonical form"]

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,12 @@ def _cell_problems(cell: Any) -> Iterator[str]:
             yield f"wrote to {output.name}: {' '.join(output.text[:1000].split())[:300]}"
     if cell.cell_type == "code" and cell.source.strip() and not isinstance(cell.execution_count, int):
         yield "was never executed"
+
+
+def banner(failures: Sequence[Mapping[str, str]]) -> str | None:
+    """Return what a page says on top of all, where stages did not finish; None where all did."""
+    said = " ".join(f"Stage {failure['stage']} did not finish: {failure['detail']}." for failure in failures)
+    return f"STOP. {said}" if failures else None
 
 
 def readable(path: Path) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import toppgate
-from toppgate import codes, digests, evidence, fingerprint, harness, judge, notebooks, pages, params, stage
+from toppgate import codes, digests, evidence, fingerprint, harness, judge, notebooks, pages, params, redraw, stage
 from toppgate.errors import RunError
 from toppgate.judge import Judgement
 from toppgate.notebooks import Failure
@@ -116,16 +116,10 @@ def _render(directory: Path, name: str, failures: Sequence[Failure]) -> None:
         shutil.copyfile(harness.NOTEBOOKS / path.name, path)
     try:
         notebooks.settle(path)
-        html = pages.render(path, banner(failures))
+        html = pages.render(path, notebooks.banner([failure.plain() for failure in failures]))
     except (ValueError, AttributeError, KeyError) as error:
         raise RunError(f"{path}: cannot be rendered: {error}") from None
     path.with_suffix(".html").write_text(html, encoding="utf-8")
-
-
-def banner(failures: Sequence[Failure]) -> str | None:
-    """Return what a page says on top of all, where a stage is not done."""
-    said = " ".join(f"Stage {failure.stage} did not finish: {failure.detail}." for failure in failures)
-    return f"STOP. {said}" if failures else None
 
 
 def _drop_inputs(directory: Path) -> None:
@@ -181,5 +175,6 @@ def _predicate(directory: Path, verdict: dict[str, Any]) -> dict[str, Any]:
         },
         "git": captured.get("git"),
         "mathematics": fingerprint.mathematics(),
+        "rendering": redraw.libraries(),
         "sealed": datetime.now(UTC).isoformat(timespec="seconds"),
     }

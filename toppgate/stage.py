@@ -118,12 +118,14 @@ def schema_of(name: str) -> str:
 
 
 def finish(run: Run, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a stage's result file, bound to the run, and return it."""
+    """Write a stage's result file, bound to the run, and return what a reader of the file gets."""
     bound = {"schema": schema_of(name), "run": run.id, "params": run.params_sha256, "harness": run.harness}
     stop = {} if run.stop is None else {"stop": {"code": run.stop.code, "detail": run.stop.detail}}
     found = {**bound, **stop, **content, "wall_seconds": round(time.monotonic() - run.began, 1)}
+    data = digests.canonical(found)
     path = run.directory / f"{name}.json"
     partial = path.with_suffix(".partial")
-    partial.write_bytes(digests.canonical(found) + b"\n")
+    partial.write_bytes(data + b"\n")
     partial.replace(path)
-    return found
+    written: dict[str, Any] = json.loads(data)
+    return written

@@ -11,7 +11,8 @@ The checks, in order; the first that fails is named:
  5. each input is what a generator, or the captured file, gives again, and its digest is the frozen one;
  6. each notebook counts as done, or the run says that it does not;
  7. rows and verdict follow from the retained masks, judged again here;
- 8. the receipt says what the verdict says, word for word, and no more.
+ 8. the receipt says what the verdict says, word for word, and no more;
+ 9. notebooks and pages show what the run's results give, drawn again where the same toppgate and libraries drew them.
 
 It proves that the files are consistent and that the judgement follows from the masks.  Unsigned, it cannot prove that a
 GPU, or anything else, produced them.
@@ -28,38 +29,14 @@ from typing import Any
 import rfc8785
 
 import toppgate
-from toppgate import codes, fingerprint, harness, inputs, judge, notebooks, params
+from toppgate import agreement, codes, fingerprint, harness, inputs, judge, notebooks, params, redraw
 from toppgate.errors import RunError, ToppgateError
+from toppgate.judge import Judgement
 from toppgate.schema import Case, Params
 from toppgate.stage import Stop
 
 #: Where ``toppgate run`` works until the run is sealed and whole (contract, section 2).
 PARTIAL = re.compile(r"\.partial-[0-9a-f]{8}$")
-
-
-#: The columns that every run has (contract, section 7); others came later, and an older run may lack them.
-REQUIRED = frozenset(
-    (
-        *("case", "row", "role", "code", "observed", "also", "after_stop", "p_fp32"),
-        *("kept_oracle", "kept_stock", "kept_patch", "kept_sort"),
-        *("symdiff_stock", "symdiff_patch", "symdiff_stock_patch", "mass_stock", "mass_patch", "mass_stock_patch"),
-        *("equal_stock", "equal_patch", "stock_code", "over_keep", "margin", "tie_group", "oracle_ids_sha256"),
-    )
-)
-
-#: What a verdict of another version of toppgate must say exactly; stops too, without their wording.
-ESSENTIAL = (
-    "schema",
-    "run",
-    "params",
-    "harness",
-    "device",
-    "verdict",
-    "first_stop",
-    "counts",
-    "statement",
-    "gate_stop",
-)
 
 
 @dataclass(frozen=True)
@@ -113,8 +90,10 @@ def _differences(directory: Path, receipt: dict[str, Any], notes: list[str]) -> 
     same_exp = _at(receipt, "predicate", "mathematics", "exp_sha256") == fingerprint.exp_sha256()
     if not same_exp:
         notes.append("this C library's exp has other bits than the run's: masses and margins were not compared")
-    yield from _judgement(directory, notes, same_exp=same_exp)
+    judged = _judged(directory)
+    yield from agreement.differences(directory, judged, notes, same_exp=same_exp)
     yield from _receipt_says(directory, receipt, frozen)
+    yield from _pages(directory, receipt, frozen, judged, notes)
     ours, theirs = toppgate.__version__, _at(receipt, "predicate", "toppgate")
     notes.append(f"made by toppgate {theirs}, verified by toppgate {ours}{_other_harness(receipt)}")
 
@@ -258,70 +237,12 @@ def _stages(directory: Path) -> Iterator[str]:
 # 7 ---------------------------------------------------------------------------------------------------------------
 
 
-def _judgement(directory: Path, notes: list[str], *, same_exp: bool) -> Iterator[str]:
+def _judged(directory: Path) -> Judgement:
+    """Judge the run again, with what stage 3 found on entering, which nothing else in the run tells."""
     said = json.loads((directory / "verdict.json").read_bytes())
-    stop = said.get("gate_stop")
+    stop, ran = said.get("gate_stop"), said.get("harness")
     entered = None if stop is None else Stop(str(stop["code"]), str(stop["detail"]))
-    if entered is not None and entered.code not in codes.EVIDENCE:
-        yield f"verdict.json: gate_stop: unknown code {entered.code!r}"
-    ran = said.get("harness")
-    judged = judge.judge(directory, entered, ran if isinstance(ran, str) else None)
-    rows = [_canonical_json(line) for line in (directory / "rows.jsonl").read_bytes().splitlines()]
-    if len(rows) != len(judged.rows):
-        yield f"rows.jsonl: holds {len(rows)} rows, judged again there are {len(judged.rows)}"
-    pairs = [(have, _canonical_json(rfc8785.dumps(want))) for have, want in zip(rows, judged.rows, strict=False)]
-    for have, want in pairs:
-        yield from _row(have, want, same_exp=same_exp)
-    one_sided = sum(_one_sided(have[judge.OPTIONAL], want[judge.OPTIONAL]) for have, want in pairs)
-    if one_sided:
-        notes.append(f"{judge.OPTIONAL}: decided on one side only in {one_sided} rows: it may take python-flint")
-    if (directory / "rows.jsonl").read_bytes() != b"".join(rfc8785.dumps(row) + b"\n" for row in rows):
-        yield "rows.jsonl: not in canonical form"
-    yield from _verdict(directory, said, json.loads(judged.verdict_bytes()), same_harness=ran == harness.digest())
-    absent = sorted({key for have, want in pairs for key in want if key not in have})
-    if absent:
-        notes.append(f"columns that the run's toppgate did not have yet: {', '.join(absent)}")
-
-
-def _verdict(directory: Path, said: dict[str, Any], want: dict[str, Any], *, same_harness: bool) -> Iterator[str]:
-    if (directory / "verdict.json").read_bytes() != rfc8785.dumps(said) + b"\n":
-        yield "verdict.json: not in canonical form"
-    if not same_harness:
-        said, want = _essential(said), _essential(want)
-    for key in sorted(set(said) | set(want)):
-        if key not in said or key not in want or said[key] != want[key]:
-            yield f"verdict.json: {key}: the run says {said.get(key)}, judged again it is {want.get(key)}"
-
-
-def _essential(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return what two versions of toppgate must agree on; the wording of banners and details is each one's own."""
-    stops = [{key: stop.get(key) for key in ("case", "row", "code")} for stop in verdict["stops"]]
-    return {key: verdict.get(key) for key in ESSENTIAL} | {"stops": stops}
-
-
-def _canonical_json(text: bytes) -> Any:
-    """Parse canonical JSON, which writes a large float without a point: what no safe integer holds was one."""
-    return json.loads(text, parse_int=lambda digits: float(digits) if abs(int(digits)) >= 1 << 53 else int(digits))
-
-
-def _row(have: dict[str, Any], want: dict[str, Any], *, same_exp: bool) -> Iterator[str]:
-    where = f"rows.jsonl: case {want['case']} row {want['row']}"
-    for key in sorted(set(have) | set(want)):
-        if key not in want or (key not in have and key in REQUIRED):
-            yield f"{where}: {key}: on one side only"
-        elif key not in have:
-            continue  # a column that came later; said in a note
-        elif key == judge.OPTIONAL and _one_sided(have[key], want[key]):
-            continue
-        elif have[key] != want[key] and (
-            same_exp or key not in judge.FLOATS or (have[key] is None) != (want[key] is None)
-        ):
-            yield f"{where}: {key}: the run says {have[key]}, judged again it is {want[key]}"
-
-
-def _one_sided(have: Any, want: Any) -> bool:
-    """Whether two answers about a boundary in the reals differ only in that one of them is none."""
-    return have != want and "undecided" in (have, want) and {str(have), str(want)} < {"equal", "differs", "undecided"}
+    return judge.judge(directory, entered, ran if isinstance(ran, str) else None)
 
 
 # 8 ---------------------------------------------------------------------------------------------------------------
@@ -347,6 +268,24 @@ def _receipt_says(directory: Path, receipt: dict[str, Any], frozen: Params) -> I
     for key, value in want.items():
         if said.get(key) != value:
             yield f"receipt.json: {key}: says {said.get(key)}, the run's files say {value}"
+
+
+# 9 ---------------------------------------------------------------------------------------------------------------
+
+
+def _pages(
+    directory: Path, receipt: dict[str, Any], frozen: Params, judged: Judgement, notes: list[str]
+) -> Iterator[str]:
+    same = harness.digest() == judged.verdict["harness"] and redraw.libraries() == _at(
+        receipt, "predicate", "rendering"
+    )
+    if not same or (directory / "rows.jsonl").read_bytes() != judged.rows_bytes():
+        notes.append("pages were not drawn again: another toppgate, other libraries or another machine drew them")
+        return
+    failures = _optional(directory / "stages.json").get("failed", [])
+    drawn_by_others = _stops(directory) & {"params_drift", "harness_drift"}
+    if not drawn_by_others:
+        yield from redraw.differences(directory, frozen, judged, failures)
 
 
 def _optional(path: Path) -> dict[str, Any]:
