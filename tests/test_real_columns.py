@@ -145,6 +145,17 @@ def test_answers_that_contradict_are_a_difference(compared: Compare, ran: Any, a
     assert notes == []
 
 
+def test_a_run_from_before_these_columns_is_verified(compared: Compare) -> None:
+    """A run that a toppgate without them made lacks the columns, which is a note; it may not lack an older one."""
+    new = ("boundary_reach", "reach_error", "reach_margin", "real_boundary", "real_ratio")
+    old = {key: value for key, value in table().items() if key not in new}
+    differences, notes = compared(old, table())
+    assert differences == []
+    assert notes == [f"columns that the run's toppgate did not have yet: {', '.join(new)}"]
+    del old["margin"]
+    assert compared(old, table())[0] == ["rows.jsonl: case one row 0: margin: on one side only"]
+
+
 def test_a_huge_ratio_survives_canonical_json(compared: Compare) -> None:
     """Ratios beyond 2**53, which canonical JSON writes as integers, are read back; a changed one is a difference."""
     for ratio in (2.5e30, 162227674578125984.0, float(2**53)):

@@ -50,7 +50,7 @@ def differences(directory: Path, judged: Judgement, notes: list[str], *, same_ex
     pairs = [(have, _canonical_json(rfc8785.dumps(want))) for have, want in zip(rows, judged.rows, strict=False)]
     for have, again in pairs:
         yield from _row(have, again, same_exp=same_exp)
-    one_sided = sum(_one_sided(have[judge.OPTIONAL], want[judge.OPTIONAL]) for have, want in pairs)
+    one_sided = sum(_one_sided(have.get(judge.OPTIONAL), want[judge.OPTIONAL]) for have, want in pairs)
     if one_sided:
         notes.append(f"{judge.OPTIONAL}: decided on one side only in {one_sided} rows: it may take python-flint")
     if (directory / "rows.jsonl").read_bytes() != b"".join(rfc8785.dumps(row) + b"\n" for row in rows):
