@@ -1,0 +1,164 @@
+"""The commands.  The only place that exits, and the only one that prints for a user.
+
+Exit status: ``run`` and ``seal`` 0 PASS, 1 STOP, 2 could not judge; ``verify`` 0 agrees, 1 a difference, 2 unreadable
+or unsealed; the others 0 or 2.
+"""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from toppgate.errors import ToppgateError
+
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else there.")
+_dir = click.argument("directory", type=click.Path(path_type=Path))
+_params = click.argument("params", type=click.Path(path_type=Path))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
+@click.version_option(package_name="toppgate")
+def cli() -> None:
+    """Decide, row by row, whether a change to vLLM's split top-p kernel is an improvement without a regression."""
+
+
+def main() -> NoReturn:
+    """Run the command line; a user's mistake is one line and exit status 2."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        cli.main(standalone_mode=False)
+    except ToppgateError as error:
+        _fail(str(error))
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted; nothing was left that counts as a run")
+    except OSError as error:
+        _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
+    except MemoryError as error:
+        _fail(f"not enough memory: {error}")
+    sys.exit(0)
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"toppgate: {ToppgateError(message)}", err=True)
+    sys.exit(2)
+
+
+@cli.command()
+@_params
+@click.option("--out", type=click.Path(path_type=Path), help="Where the run goes; default reports/<params stem>.")
+@_json
+def run(params: Path, out: Path | None, as_json: bool) -> None:
+    """Execute, judge and seal a frozen PARAMS file."""
+    from toppgate import run as runner  # noqa: PLC0415 - commands import what they need
+
+    began = time.monotonic()
+    sealed = runner.run(params, out, show=not as_json and sys.stderr.isatty())
+    _report(sealed.directory, sealed.verdict, sealed.receipt_sha256, as_json, time.monotonic() - began)
+
+
+@cli.command()
+@_dir
+@_json
+def seal(directory: Path, as_json: bool) -> None:
+    """Render, hash and seal a run DIRECTORY whose notebooks were executed."""
+    from toppgate import seal as sealer  # noqa: PLC0415
+
+    sealed = sealer.seal(_existing(directory))
+    _report(sealed.directory, sealed.verdict, sealed.receipt_sha256, as_json, None)
+
+
+def _report(directory: Path, verdict: dict[str, Any], receipt: str, as_json: bool, seconds: float | None) -> NoReturn:
+    from toppgate import show as shower  # noqa: PLC0415
+
+    def text() -> None:
+        for line in shower.verdict_lines(verdict):
+            click.echo(line)
+        if seconds is not None:
+            click.echo(f"wall time   {seconds:.0f} s")
+        click.echo(f"report      {directory / '3_gate.html'}")
+
+    keys = ("verdict", "first_stop", "stops", "counts", "banners")
+    _say({key: verdict[key] for key in keys} | {"run_dir": str(directory), "receipt_sha256": receipt}, text, as_json)
+    sys.exit(0 if verdict["verdict"] == "PASS" else 1)
+
+
+@cli.command()
+@_dir
+@_json
+def verify(directory: Path, as_json: bool) -> None:
+    """Re-derive everything in a sealed run DIRECTORY from its bytes."""
+    from toppgate import verify as verifier  # noqa: PLC0415
+
+    found = verifier.verify(_existing(directory))
+
+    def text() -> None:
+        for note in found.notes:
+            click.echo(f"note        {note}")
+        click.echo(f"verify      {found.difference or 'every digest, row and the verdict were re-derived and agree'}")
+        click.echo(f"verdict     {found.verdict}")
+
+    result = {"agrees": found.difference is None, "difference": found.difference, "notes": list(found.notes)}
+    _say(result | {"verdict": found.verdict, "run_dir": str(directory)}, text, as_json)
+    sys.exit(0 if found.difference is None else 1)
+
+
+@cli.command()
+@_params
+@_json
+def freeze(params: Path, as_json: bool) -> None:
+    """Resolve and write every digest of a PARAMS file."""
+    from toppgate import freeze as freezer  # noqa: PLC0415
+
+    frozen = freezer.freeze(params).frozen
+    digest = "" if frozen is None else frozen.sha256
+    _say({"params": str(params), "sha256": digest}, lambda: click.echo(f"frozen      {params}: {digest}"), as_json)
+
+
+@cli.command()
+@_dir
+@click.option("--case", help="Show the rows of this case.")
+@click.option("--row", type=int, help="Show this row of the case, with the tokens around its boundary.")
+@_json
+def show(directory: Path, case: str | None, row: int | None, as_json: bool) -> None:
+    """Show the verdict of a run DIRECTORY, the rows of a case, or one row."""
+    from toppgate import show as shower  # noqa: PLC0415
+
+    if row is not None and case is None:
+        raise click.UsageError("--row needs --case")
+    _existing(directory)
+
+    def text() -> None:
+        for line in shower.lines(directory, case, row):
+            click.echo(line)
+
+    found: dict[str, Any] = {"verdict": shower.verdict(directory)} if case is None else {}
+    if case is not None:
+        found = {"rows": shower.rows(directory, case, row)}
+        if row is not None:
+            found["boundary"] = shower.boundary(directory, case, row)
+    _say(found, text, as_json)
+
+
+def _existing(directory: Path) -> Path:
+    if not directory.is_dir():
+        raise ToppgateError(f"{directory}: not a directory")
+    return directory
+
+
+def _say(result: dict[str, Any], text: Callable[[], None], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        text()
