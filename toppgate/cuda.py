@@ -74,7 +74,7 @@ def measure(job: Mapping[str, Any], scratch: Path, start: Start, deadline: float
             if event.get("event") == "done":
                 found["cases"][event["case"]] = {key: event[key] for key in ("microseconds", "alone")}
             elif event.get("event") == "profile":
-                found["profile"] = event["kernels"]
+                found["profile"] = event["profile"]
     except TimeoutError:
         worker.kill()
     found["problem"] = worker.end(grace=5)

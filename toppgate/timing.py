@@ -36,15 +36,16 @@ def main(job_path: str) -> None:
         sys.path.insert(0, job["host"])
     sides = {side: _masker(Path(path)) for side, path in job["sources"].items()}
     say(events, event="ready", environment=environment(job))
-    held = None
+    first = None
     for case in job["cases"]:
         if case["k"] is None:
             say(events, event="start", case=case["id"])
             held = inputs.from_bytes(Path(case["input"]).read_bytes(), case["input"])
+            first = first or (case["id"], held)
             found = {"microseconds": _interleaved(sides, held), "alone": _alone(sides["patch"], held)}
             say(events, event="done", case=case["id"], **found)
-    if held is not None:
-        say(events, event="profile", kernels=_profile(sides["patch"], held))
+    if first is not None:
+        say(events, event="profile", profile={"case": first[0], "kernels": _profile(sides["patch"], first[1])})
 
 
 def _masker(path: Path) -> Masker:
