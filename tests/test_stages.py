@@ -93,9 +93,11 @@ PROVOCATIONS = {
         "papermill: exit status",
     ),
     "kernel faults": Provocation(cell(CAPTURE, "import ctypes\nctypes.string_at(0)"), "worker_crashed", "papermill: "),
-    "cell hangs": Provocation(hurried(cell(CAPTURE, HANG)), "timeout", ""),
-    "cell hangs, deaf, with a child in its own session": Provocation(hurried(cell(SHOW, STUBBORN)), "timeout", ""),
-    "the total time is over": Provocation(hurried(dawdling), "timeout", "the stage was killed after "),
+    "cell hangs": Provocation(hurried(cell(CAPTURE, HANG)), "timeout", "was killed after "),
+    "cell hangs, deaf, with a child in its own session": Provocation(
+        hurried(cell(SHOW, STUBBORN)), "timeout", "was killed after "
+    ),
+    "the total time is over": Provocation(hurried(dawdling), "timeout", "was killed after "),
     "unknown kernel": Provocation(
         lambda checkout: edit_file(checkout / "toppgate/notebooks.py", '"-k", "python3"', '"-k", "no-such-kernel"'),
         "worker_crashed",

@@ -72,8 +72,9 @@ def execute(name: str, params: Path, directory: Path, seconds: float, watch: Wat
         return Failure(name, "timeout", f"the stage was killed after {int(seconds)} s")
     if ending is None:
         return None
-    code = "timeout" if "CellTimeoutError" in log.read_text(errors="replace") else "worker_crashed"
-    return Failure(name, code, f"papermill: {ending}")
+    if "CellTimeoutError" in log.read_text(errors="replace"):
+        return Failure(name, "timeout", f"a cell was killed after {int(seconds)} s")
+    return Failure(name, "worker_crashed", f"papermill: {ending}")
 
 
 def acceptance(name: str, directory: Path, template: Path | None = None) -> Failure | None:
