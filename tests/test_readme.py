@@ -88,7 +88,7 @@ def test_files_that_pages_name_are_there(page: Path) -> None:
     # What an issue of its own is to bring, named by the contract.
     later = {"notebooks/explore_row.ipynb"}
     paths = re.findall(
-        r"(?<![\w./])((?:docs|notebooks|params|tests|tools)/[\w./-]*\w\.(?:md|ipynb|yml|json|png|safetensors))", text
+        r"(?<![\w./])((?:docs|notebooks|params|reports|tests|tools)/[\w./-]*\w\.(?:md|ipynb|yml|json|png|safetensors))", text
     )
     paths = [path for path in paths if not re.search(r"/(?:mine|X)\.yml$", path)]
     assert [path for path in paths if not (ROOT / path).is_file() and path not in later] == []
