@@ -83,15 +83,16 @@ def test_the_statement_is_said_word_for_word() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_files_that_pages_name_are_there(page: Path) -> None:
-    """A path into docs, notebooks, params, tests or tools is a file of the checkout, and so is a linked picture."""
+    """Every path into the checkout that a page names is there, archived runs and the linked picture included."""
     text = page.read_text("utf-8")
     # What an issue of its own is to bring, named by the contract.
     later = {"notebooks/explore_row.ipynb"}
     paths = re.findall(
-        r"(?<![\w./])((?:docs|notebooks|params|reports|tests|tools)/[\w./-]*\w\.(?:md|ipynb|yml|json|png|safetensors))", text
+        r"(?<![\w./])((?:docs|notebooks|params|tests|tools)/[\w./-]*\w\.(?:md|ipynb|yml|json|png|safetensors))", text
     )
     paths = [path for path in paths if not re.search(r"/(?:mine|X)\.yml$", path)]
-    assert [path for path in paths if not (ROOT / path).is_file() and path not in later] == []
+    paths += re.findall(r"reports/(?:README|archive)[\w./-]*\w", text)
+    assert [path for path in paths if not (ROOT / path).exists() and path not in later] == []
 
 
 def test_yaml_blocks_are_sources() -> None:
