@@ -58,7 +58,9 @@ def references(
     if loops is None:
         return oracle.references(logits, p)
     rows = list(oracle.batch(logits, p))
-    workers = max(1, min(threads or joblib.cpu_count(), len(rows)))
+    workers = min(threads or joblib.cpu_count(), len(rows))
+    if workers <= 1:
+        return tuple(_rows(loops, rows))
     with ThreadPoolExecutor(workers) as pool:
         shares = pool.map(lambda worker: list(_rows(loops, rows[worker::workers])), range(workers))
         made = [iter(share) for share in shares]
