@@ -18,7 +18,7 @@ import pipeline
 import pytest
 import rfc8785
 
-from toppgate import inputs, outputs, params
+from toppgate import inputs, outputs, pages, params
 from toppgate.errors import RunError
 from toppgate.verify import verify
 
@@ -244,6 +244,12 @@ def replace_text(name: str, old: str, new: str) -> Damage:
     return replace
 
 
+def change_notebook_and_page(run: Path) -> None:
+    """Have the notebook say another verdict, and its page as well, drawn by our own code."""
+    replace_text("3_gate.ipynb", "</span> PASS", "</span> STOP")(run)
+    (run / "3_gate.html").write_text(pages.render(run / "3_gate.ipynb"))
+
+
 ATTACKS: dict[str, tuple[Damage, str]] = {
     "a row's code": (
         lambda run: edit_rows(run, lambda rows: rows[0].update(code="forced_nan")),
@@ -296,6 +302,7 @@ ATTACKS: dict[str, tuple[Damage, str]] = {
         replace_text("3_gate.html", "</span> PASS", "</span> STOP"),
         "3_gate.html: is not the page of 3_gate.ipynb",
     ),
+    "a notebook and its page": (change_notebook_and_page, "3_gate.ipynb: cell "),
     "the receipt's git revision": (
         lambda run: edit(run, "receipt.json", lambda receipt: receipt["predicate"].update(git={"revision": "0" * 40})),
         "receipt.json: git: says ",
