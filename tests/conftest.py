@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return frozen params that a right patch passes: forced, control, ordinary rows and a probe, 64 tokens each."""
+    """Return frozen params that a right patch passes: rows of 64 tokens in every role but reproduction."""
     import pipeline
 
     cases = [
@@ -32,6 +32,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pipeline.control(),
         pipeline.case("ordinary", "ordinary", pipeline.normal(1, seed=7)),
         pipeline.case("probe", "probe", pipeline.literal([0.0, "nan", 1.0]), expect="nonfinite_logits"),
+        pipeline.case("over", "probe", pipeline.normal(1, vocabulary=8193), expect="limit_exceeded"),
     ]
     return pipeline.freeze_draft(tmp_path_factory.mktemp("params") / "tiny.yml", pipeline.draft(*cases))
 

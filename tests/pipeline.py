@@ -132,40 +132,45 @@ def refrozen(path: Path, changed: Mapping[str, Any]) -> Path:
 # ---------------------------------------------------------------------------------------------- stages in this process
 
 
-def namespace(path: Path, directory: Path, **more: Any) -> Values:
+def namespace(path: Path, directory: Path) -> Values:
     """Return what a stage notebook's namespace holds."""
-    return {**params.read(path).values(), "run_dir": str(directory), **more}
+    return {**params.read(path).values(), "run_dir": str(directory)}
+
+
+def entered(path: Path, directory: Path) -> stage.Run:
+    """Return the run as a stage notebook's first cell does."""
+    return stage.enter(namespace(path, directory))
 
 
 def captured(path: Path, directory: Path) -> Path:
     """Run stage 1 and return the run directory."""
-    capture(stage.enter(namespace(path, directory)))
+    capture(entered(path, directory))
     return directory
 
 
 def executed(path: Path, directory: Path) -> Values:
     """Run stage 2 in a captured directory, with real workers, and return its result."""
-    return execute.execute(stage.enter(namespace(path, directory)))
+    return execute.execute(entered(path, directory))
 
 
 def judged(path: Path, directory: Path) -> Judgement:
     """Run stage 3."""
-    return gate_run(stage.enter(namespace(path, directory)))
+    return gate_run(entered(path, directory))
 
 
 # ---------------------------------------------------------------------------------------------- the commands
 
 
-def environment(checkout: Path = ROOT, **more: str) -> dict[str, str]:
-    """Return this environment with the package of a checkout, in every process that is started."""
-    return {**os.environ, "PYTHONPATH": str(checkout), **more}
+def environment(checkout: Path = ROOT, mark: str | None = None) -> dict[str, str]:
+    """Return this environment with the package of a checkout, and a variable to find every process by that has it."""
+    return {**os.environ, "PYTHONPATH": str(checkout), **({} if mark is None else {mark: "1"})}
 
 
-def toppgate(*arguments: object, checkout: Path = ROOT, **more: str) -> subprocess.CompletedProcess[str]:
+def toppgate(*arguments: object, checkout: Path = ROOT, mark: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command of toppgate."""
     command = [sys.executable, "-m", "toppgate", *map(str, arguments)]
     return subprocess.run(
-        command, cwd=checkout, env=environment(checkout, **more), capture_output=True, text=True, check=False
+        command, cwd=checkout, env=environment(checkout, mark), capture_output=True, text=True, check=False
     )
 
 

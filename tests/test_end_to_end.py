@@ -35,7 +35,7 @@ def test_run_passes_and_says_so(run_by_command: Run) -> None:
     assert said["verdict"] == "PASS"
     assert said["first_stop"] is None
     assert said["stops"] == []
-    counts = {"rows": 6, "forced": 2, "control": 2, "ordinary": 3, "probe": 1, "passed": 6, "stopped": 0}
+    counts = {"rows": 7, "forced": 2, "control": 2, "ordinary": 3, "probe": 2, "passed": 7, "stopped": 0}
     assert said["counts"] == counts
     assert said["run_dir"] == str(directory)
     assert len(said["receipt_sha256"]) == 64
@@ -46,7 +46,7 @@ def test_a_run_directory_holds_what_it_should(tiny: Path, run_by_command: Run) -
     directory, _ = run_by_command
     assert files(directory) == FILES
     assert (directory / "params.yml").read_bytes() == tiny.read_bytes()
-    cases = [case.id for case in params.read(tiny).cases]
+    cases = [case.id for case in params.read(tiny).cases if case.id != "over"]  # which is over a limit, so never made
     assert {path.stem for path in (directory / "inputs").iterdir()} == set(cases)
     sides = {f"{case}.{side}" for case in cases for side in ("stock", "patch", "sort")}
     assert {path.stem for path in (directory / "outputs").iterdir()} == sides
@@ -84,7 +84,7 @@ def test_rows_say_what_both_kernels_did(run_by_command: Run) -> None:
         (0, 1, "forced_all_masked"),
     ]
     assert all(row["equal_stock"] and row["equal_patch"] for row in by_role["control"])
-    assert [row["observed"] for row in by_role["probe"]] == ["nonfinite_logits"]
+    assert [row["observed"] for row in by_role["probe"]] == ["nonfinite_logits", "limit_exceeded"]
 
 
 def test_a_run_is_never_overwritten(tiny: Path, run_by_command: Run) -> None:

@@ -43,7 +43,7 @@ def interrupted(path: Path, out: Path, moment: float, number: signal.Signals) ->
     """Run, send a signal after ``moment`` seconds, and return exit status and standard error once all is over."""
     mine = f"TOPPGATE_TEST_{uuid.uuid4().hex}"
     command = [sys.executable, "-m", "toppgate", "run", str(path), "--out", str(out)]
-    environment = pipeline.environment(pipeline.ROOT, **{mine: "1"})
+    environment = pipeline.environment(mark=mine)
     with subprocess.Popen(
         command, cwd=pipeline.ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as run:

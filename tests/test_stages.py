@@ -149,7 +149,7 @@ def provoked(
         place, mine = home / name.replace(" ", "-"), f"TOPPGATE_TEST_{uuid.uuid4().hex}"
         checkout = pipeline.copied_checkout(place / "checkout")
         PROVOCATIONS[name].edit(checkout)
-        done = pipeline.toppgate("run", path, "--out", place / "run", "--json", checkout=checkout, **{mine: "1"})
+        done = pipeline.toppgate("run", path, "--out", place / "run", "--json", checkout=checkout, mark=mine)
         return Provoked(place / "run", done, pipeline.living(mine))
 
     asked = {item.callspec.params["name"] for item in request.session.items if "provoked" in item.fixturenames}  # type: ignore[attr-defined]
@@ -193,6 +193,33 @@ def test_output_is_capped(provoked: dict[str, Future[Provoked]], name: str) -> N
         path = directory / f"1_capture.{kind}"
         assert path.stat().st_size < 200_000
         assert f"[{printed - notebooks.PRINTED} more characters were not kept]" in path.read_text()
+
+
+def test_a_kernel_file_kills_the_notebook_kernel(tmp_path: Path) -> None:
+    """A patch whose import kills the notebook kernel of stage 2: STOP, a banner from that stage on, nothing left."""
+    lines = "import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(1000)"
+    patch = pipeline.kernel(tmp_path / "patch.py", pipeline.PATCH, behind=lines)
+    path = pipeline.freeze_draft(tmp_path / "params.yml", pipeline.draft(pipeline.forced(), patch=patch))
+    mine = f"TOPPGATE_TEST_{uuid.uuid4().hex}"
+    done = pipeline.toppgate("run", path, "--out", tmp_path / "run", "--json", mark=mine)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads(done.stdout)["first_stop"] == {"case": None, "row": None, "code": "worker_crashed"}
+    pages = [(tmp_path / "run" / f"{stage}.html").read_text() for stage in harness.STAGES]
+    assert ["STOP. Stage 2_execute did not finish: papermill" in page for page in pages] == [False, True, True]
+    assert verify(tmp_path / "run").difference is None
+    assert pipeline.living(mine) == []
+
+
+def test_stage_2_runs_once(tiny: Path, run_by_papermill: Run, tmp_path: Path) -> None:
+    """Outputs that were seen are not drawn again: a second stage 2 in the same run fails, and seals as a STOP."""
+    run = pipeline.unsealed(run_by_papermill[0], tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in (run / "outputs").iterdir()}
+    done = pipeline.papermill("2_execute", tiny, run)
+    assert done.returncode == 1
+    assert "stage 2 has run here already" in done.stderr
+    assert {path.name: path.read_bytes() for path in (run / "outputs").iterdir()} == before
+    assert pipeline.papermill("3_gate", tiny, run).returncode == 0
+    assert pipeline.toppgate("seal", run).returncode == 1
 
 
 # ---------------------------------------------------------------------------------------------- bare papermill

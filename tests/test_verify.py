@@ -263,8 +263,8 @@ ATTACKS: dict[str, tuple[Damage, str]] = {
         lambda run: edit_rows(run, lambda rows: rows[2]["margin"].update(below=rows[2]["margin"]["below"] * 2)),
         "rows.jsonl: case control row 0: margin: the run says ",
     ),
-    "a row less": (lambda run: edit_rows(run, lambda rows: rows.pop()), "rows.jsonl: holds 5 rows"),
-    "a row more": (lambda run: edit_rows(run, lambda rows: rows.append(rows[0])), "rows.jsonl: holds 7 rows"),
+    "a row less": (lambda run: edit_rows(run, lambda rows: rows.pop()), "rows.jsonl: holds 6 rows"),
+    "a row more": (lambda run: edit_rows(run, lambda rows: rows.append(rows[0])), "rows.jsonl: holds 8 rows"),
     "rows in another order": (
         lambda run: edit_rows(run, lambda rows: rows.reverse()),
         "rows.jsonl: case forced row 0: ",

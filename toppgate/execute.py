@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toppgate import codes, cuda, digests, host, inputs, progress, published, source
-from toppgate.errors import InputError, SourceError
+from toppgate.errors import InputError, RunError, SourceError
 from toppgate.processes import Worker
 from toppgate.schema import Case, Params
 from toppgate.stage import Run, Stop, finish
@@ -51,8 +51,11 @@ def execute(run: Run) -> dict[str, Any]:
     """Run stage 2 in a run directory and return its result, which it also writes as ``2_execute.json``.
 
     Side effects: worker processes; ``outputs/``; ``scratch/``, which holds the workers' copies of foreign text and is
-    removed by seal.  Raises ``SourceError`` where a source cannot be had at all; a drifted one is a stop.
+    removed by seal.  Raises ``SourceError`` where a source cannot be had at all, while a drifted one is a stop, and
+    ``RunError`` where stage 2 has run before: outputs, once seen, are not drawn again (contract, section 3).
     """
+    if (run.directory / "outputs").exists() or (run.directory / "2_execute.json").exists():
+        raise RunError(f"{run.directory}: stage 2 has run here already; a rerun needs another run, from stage 1 on")
     if run.stop is not None:
         return finish(run, "2_execute", {"sides": {}})
     deadline = time.monotonic() + run.params.limits.total_seconds
