@@ -263,11 +263,12 @@ def test_a_source_changes_between_the_sides(two_files: Path, tmp_path: Path) -> 
     assert f"file {tmp_path / 'patch.py'}" in detail
 
 
-def test_a_patch_that_is_none(tmp_path: Path, tiny: Path) -> None:
+def test_a_patch_that_is_none(tmp_path: Path) -> None:
     """A cherry-pick that does not give its pin, and a patch that is stock itself, stop; ``run`` refuses the first."""
-    wrong = pipeline.refrozen(
-        Path(shutil.copy(tiny, tmp_path / "wrong.yml")), {"patch": {**pipeline.PATCH, "sha256": "0" * 64}}
-    )
+    right = pipeline.freeze_draft(tmp_path / "right.yml", pipeline.draft(pipeline.forced(), pipeline.control()))
+    wrong, same = (Path(shutil.copy(right, tmp_path / name)) for name in ("wrong.yml", "same.yml"))
+    pipeline.refrozen(wrong, {"patch": {**pipeline.PATCH, "sha256": "0" * 64}})
+    pipeline.refrozen(same, {"patch": pipeline.STOCK})
     ((code, detail),) = run_stops(wrong, tmp_path / "wrong")
     assert code == "patch_drift"
     assert detail.endswith(f"expected {'0' * 64}")
@@ -275,7 +276,6 @@ def test_a_patch_that_is_none(tmp_path: Path, tiny: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("toppgate: patch_drift: ")
     # Both sides run, and agree: nothing but the pins tells that there is no patch.  Its inputs are gone, to save time.
-    same = pipeline.refrozen(Path(shutil.copy(tiny, tmp_path / "same.yml")), {"patch": pipeline.STOCK})
     run = pipeline.captured(same, tmp_path / "same")
     for path in (run / "inputs").iterdir():
         path.unlink()
