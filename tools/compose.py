@@ -7,11 +7,12 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import safetensors.numpy
+from mutant_cases import mutant_cases
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "tests" / "data" / "rows.json"
@@ -339,7 +340,20 @@ def cpu(title: str, patch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-DRAFTS = {
+def mutants() -> dict[str, Any]:
+    """Return the draft of the matrix that wrong kernels are run over."""
+    limits = {"vocabulary": 50000, "batch": 4, "rows": 32}
+    limits |= {"launch_seconds": 60, "total_seconds": 180, "retained_bytes": 64_000_000}
+    return {
+        **cpu("wrong kernels: mutants of commit 0a1276e against vLLM 0.31.0, on the interpreter", commit()),
+        "notes": "toppgate mutants edits the patch at run time; the limits on time hold for each mutant.",
+        "limits": limits,
+        "cases": [*mutant_cases(captured)],
+    }
+
+
+DRAFTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "mutants": mutants,
     "h200": lambda: h200("vLLM 0.31.0 against commit 0a1276e (PR #58231), on an H200", commit()),
     "h200-0.33.0": lambda: h200("vLLM 0.31.0 against 0.33.0, on an H200", release("0.33.0")),
     "cpu": lambda: cpu("vLLM 0.31.0 against commit 0a1276e (PR #58231), on the interpreter", commit()),

@@ -1,7 +1,7 @@
 """The commands.  The only place that exits, and the only one that prints for a user.
 
 Exit status: ``run`` and ``seal`` 0 PASS, 1 STOP, 2 could not judge; ``verify`` 0 agrees, 1 a difference, 2 unreadable
-or unsealed; the others 0 or 2.
+or unsealed; ``mutants`` 0 none survived, 1 some did, 2 could not judge; the others 0 or 2.
 """
 
 import json
@@ -149,6 +149,32 @@ def show(directory: Path, case: str | None, row: int | None, as_json: bool) -> N
         if row is not None:
             found["boundary"] = shower.boundary(directory, case, row)
     _say(found, text, as_json)
+
+
+@cli.command()
+@_params
+@click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; default reports/<params stem>.")
+@click.option("--search", is_flag=True, help="Search 100,000 rows for each mutant that lives: hours without a GPU.")
+@_json
+def mutants(params: Path, out: Path | None, search: bool, as_json: bool) -> None:
+    """Run wrong kernels over a frozen PARAMS file and say which of them no row stops."""
+    from toppgate import kills, mutations  # noqa: PLC0415
+    from toppgate import mutants as runner  # noqa: PLC0415
+
+    began = time.monotonic()
+    watched = not as_json and sys.stderr.isatty()
+    told = (lambda name: click.echo(f"ran {name}", err=True)) if watched else str
+    directory, record = runner.mutants(params, out, mutations.MUTANTS, searching=search, told=told)
+
+    def text() -> None:
+        for line in kills.lines(record):
+            click.echo(line)
+        click.echo(f"wall time   {time.monotonic() - began:.0f} s")
+        click.echo(f"page        {directory / 'mutants.html'}")
+
+    keys = ("mutants", "killed", "equivalent", "survived", "killed_by_evidence_alone", "patch_stops", "table")
+    _say({key: record[key] for key in keys} | {"directory": str(directory)}, text, as_json)
+    sys.exit(0 if record["survived"] == 0 else 1)
 
 
 def _existing(directory: Path) -> Path:

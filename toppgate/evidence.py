@@ -274,7 +274,7 @@ def _side_of(evidence: Evidence, name: str) -> dict[str, Any]:
 
 def _masks(evidence: Evidence, case: Case, name: str, record: Mapping[str, Any], held: Inputs) -> Masks:
     path = evidence.directory / "outputs" / f"{case.id}.{name}.safetensors"
-    pinned = _side_of(evidence, name).get("source") if name == "sort" else getattr(evidence.params, name).sha256
+    pinned = getattr(evidence.params, name).sha256 if name in SIDES else _side_of(evidence, name).get("source")
     want = {"run": evidence.run, "side": name, "case": case.id, "source": pinned, "input": case.input}
     want |= {"shape": [case.batch, case.vocabulary], "repeats": record.get("repeats")}
     try:

@@ -9,7 +9,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ SIDES = ("stock", "patch")
 SORT = "sort"
 SORT_MEMBER = "vllm/v1/sample/ops/topk_topp_sampler.py"
 SORT_FUNCTION = "apply_top_k_top_p_pytorch"
+
+#: Is given a name, for whoever watches.
+Told = Callable[[str], object]
 
 
 @dataclass
@@ -123,6 +127,27 @@ def run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
     return sides
 
 
+def run_texts(run: Run, texts: Mapping[str, bytes], provided: host.Host, told: Told = str) -> list[Side]:
+    """Run kernels by name and text, two at a time, each with the frozen total time to itself; tell of each one done.
+
+    Side effects: ``outputs/`` and ``scratch/`` of the run directory.
+    """
+    (run.directory / "outputs").mkdir(exist_ok=True)
+    sides = [Side(name, digests.sha256(text)) for name, text in texts.items()]
+
+    def one(side: Side) -> None:
+        work(run, side, texts[side.name], provided, time.monotonic() + run.params.limits.total_seconds)
+        told(side.name)
+
+    pool = ThreadPoolExecutor(len(SIDES))
+    try:
+        for done in [pool.submit(one, side) for side in sides]:
+            done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return sides
+
+
 def _run_sort(run: Run, provided: host.Host, deadline: float) -> Side:
     text = source.function(host.member(provided, SORT_MEMBER), SORT_FUNCTION).encode()
     side = Side(SORT, digests.sha256(text))
@@ -142,7 +167,8 @@ def work(run: Run, side: Side, text: bytes, provided: host.Host, deadline: float
     waiting = list(_runnable(run, side))
     start = _starter(run.params, scratch)
     if run.params.device == "cuda" and side.name != SORT and waiting:
-        groups = [[case.id for case in group] for group in cuda.shapes(waiting, side.name)]
+        seat = side.name if side.name in SIDES else "patch"
+        groups = [[case.id for case in group] for group in cuda.shapes(waiting, seat)]
         job = _job(run, side, kernel, provided, waiting)
         side.compile_seconds = cuda.compile_all(job, groups, scratch, start, deadline)
     while waiting:

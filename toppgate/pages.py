@@ -55,6 +55,17 @@ def render(notebook: Path | str | nbformat.NotebookNode, banner: str | None = No
     return str(body)
 
 
+def compose(title: str, *parts: str) -> str:
+    """Return a page, in the same dress, of HTML parts that no notebook displayed.
+
+    ``title`` is plain text; the parts are written as they are.
+    """
+    node = nbformat.v4.new_notebook(metadata={"title": title})
+    shown = [nbformat.v4.new_output("display_data", {"text/html": part}) for part in parts]
+    node.cells.append(nbformat.v4.new_code_cell(outputs=shown, metadata={"tags": ["remove-input"]}))
+    return render(node)
+
+
 def _exporter() -> Any:
     config = Config()
     config.NbConvertBase.display_data_priority = list(TYPES)

@@ -1,0 +1,306 @@
+"""Wrong kernels: edits that fit the pinned text once, real kernels caught, and what is never relabelled."""
+
+import ast
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pipeline
+import pytest
+from click.testing import CliRunner, Result
+from markupsafe import escape
+
+from toppgate import (
+    cli,
+    codes,
+    digests,
+    evidence,
+    host,
+    judge,
+    kills,
+    mutants,
+    mutate,
+    mutations,
+    params,
+    published,
+    search,
+)
+from toppgate.errors import RunError, SourceError
+from toppgate.mutate import Mutant
+from toppgate.mutations import MUTANTS
+
+PARAMS = pipeline.ROOT / "params" / "mutants.yml"
+MASK = "_topp_sb_mask_kernel"
+
+#: The families that the issue names; the tie budget has four.
+FAMILIES = {
+    *("mask predicate", "pivot search", "normalizer", "bounds and tails", "row parameters", "early returns"),
+    *(f"tie budget {where}" for where in ("within a block", "across blocks", "across slices")),
+    *("tie budget, order", "output values"),
+}
+
+NOTHING = Mutant("nothing", "none", MASK, r"prob > pivot", r"prob > (pivot)", "It does nothing wrong.")
+SOURCE = digests.Sha256("0" * 64)
+CRASH = Mutant("crash", "none", MASK, r"prob > pivot", r"prob > no_such_name", "It raises.")
+
+
+@pytest.fixture(scope="module")
+def patch() -> str:
+    """Return the pinned text of commit 0a1276e."""
+    return pipeline.text(pipeline.PATCH)
+
+
+def named(*names: str) -> tuple[Mutant, ...]:
+    """Return mutants of the catalogue."""
+    found = tuple(mutant for mutant in MUTANTS if mutant.name in names)
+    assert len(found) == len(names)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- located edits
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_an_edit_fits_the_pinned_text_once_and_makes_another_python_text(mutant: Mutant, patch: str) -> None:
+    """Every mutant of the catalogue matches, differs from the patch in one line of its function, and parses."""
+    wrong = mutate.apply(patch, mutant)
+    pairs = zip(patch.splitlines(), wrong.splitlines(), strict=True)
+    changed = [number for number, (old, new) in enumerate(pairs, 1) if old != new]
+    functions = [node for node in ast.parse(wrong).body if isinstance(node, ast.FunctionDef)]
+    (function,) = [node for node in functions if node.name == mutant.function]
+    assert len(changed) == 1
+    assert function.lineno <= changed[0] <= (function.end_lineno or 0)
+    assert ast.dump(ast.parse(wrong)) != ast.dump(ast.parse(patch))
+
+
+def test_the_catalogue_has_its_families_and_no_mutant_twice(patch: str) -> None:
+    """At least 24 mutants in the issue's families, each with a name, a sentence and a text of its own."""
+    assert len(MUTANTS) >= 24
+    assert {mutant.family for mutant in MUTANTS} == FAMILIES
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({mutate.apply(patch, mutant) for mutant in MUTANTS}) == len(MUTANTS)
+    assert all(mutant.about.endswith(".") for mutant in MUTANTS)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pattern": "no such expression"}, "mutant nothing: matches 0 times in _topp_sb_mask_kernel, expected once"),
+        ({"pattern": "pid"}, "mutant nothing: matches 3 times in _topp_sb_mask_kernel, expected once"),
+        ({"function": "absent"}, "mutant nothing: absent is defined 0 times, expected once"),
+    ],
+)
+def test_an_edit_that_does_not_fit_is_refused(change: dict[str, str], said: str, patch: str) -> None:
+    """No match, more than one, or no such function: one line, and no text."""
+    with pytest.raises(SourceError) as refused:
+        mutate.apply(patch, replace(NOTHING, **change))
+    assert str(refused.value) == said
+
+
+def test_an_edit_stays_inside_its_function() -> None:
+    """The same expression in another function, in the line before or behind it, is neither changed nor counted."""
+    text = "def f(x):\n    return x > 1\n\n\ndef g(x):\n    return x > 1\n\n\ny = 2 > 1\n"
+    found = mutate.apply(text, replace(NOTHING, function="g", pattern="(.) > 1", replacement=r"1 > \1"))
+    assert found == "def f(x):\n    return x > 1\n\n\ndef g(x):\n    return 1 > x\n\n\ny = 2 > 1\n"
+
+
+def test_no_committed_line_is_a_line_of_vllm() -> None:
+    """No text file of the repository holds a line of the three pinned kernel files, trivial lines aside."""
+    specs = (pipeline.STOCK, pipeline.PATCH, pipeline.release("0.33.0"))
+    foreign = {line for spec in specs for line in telling(pipeline.text(spec))}
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=pipeline.ROOT, capture_output=True, check=True)
+    names = [name for name in listed.stdout.decode().split("\0") if name]
+    texts = {name: readable(pipeline.ROOT / name) for name in names}
+    assert len(foreign) > 500
+    assert "toppgate/mutate.py" in texts
+    assert {name: found for name, text in texts.items() if (found := foreign & set(telling(text)))} == {}
+
+
+def telling(text: str) -> Iterator[str]:
+    """Yield the lines of more than twelve characters that are no import, no single word and no bare return."""
+    for line in map(str.strip, text.splitlines()):
+        if len(line) > 12 and re.search(r"\s", line) and not re.match(r"import |from |return \w+$", line):
+            yield line
+
+
+def readable(path: Path) -> str:
+    """Return a file's text; nothing of a file that is none, or is not in the working tree."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, FileNotFoundError):
+        return ""
+
+
+# ---------------------------------------------------------------------------------------------- the frozen matrix
+
+
+def test_the_shipped_matrix_is_frozen_and_compact() -> None:
+    """The file is frozen in its own form, over commit 0a1276e, with at least 9 cases and at most 25."""
+    checked = params.read(PARAMS)
+    params.check_frozen(checked, "mutants.yml")
+    assert params.dump(checked) == PARAMS.read_bytes()
+    assert checked.patch.sha256 == pipeline.PATCH["sha256"]
+    assert 9 <= len(checked.cases) <= 25
+
+
+def test_the_readme_says_how_many() -> None:
+    """Rows and mutants that the README names are those of the shipped matrix and of the catalogue."""
+    text = (pipeline.ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"same {sum(case.batch for case in params.read(PARAMS).cases)} frozen rows" in text
+    assert f"Of {len(MUTANTS)} wrong kernels" in text
+
+
+# ---------------------------------------------------------------------------------------------- real kernels
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return frozen params of small cases: forced, p that differs by row, a tie over two slices, and a long tail.
+
+    On the tail the patch itself stops: its search cannot part the last values (vLLM issue #59964).
+    """
+    tied = pipeline.literal([2.0, *[0.0] * 40, *[-9.0] * 23])
+    tail: Any = {"kind": "literal", "rows": [[{"linspace": ["0.0", "-30.0", 8001]}]]}
+    cases = [
+        pipeline.forced(rows=1),
+        pipeline.control(),
+        pipeline.case("tied", "ordinary", tied, "0.5", compute_units=2),
+        pipeline.case("tail", "ordinary", tail, "0.9999999", compute_units=2),
+    ]
+    return pipeline.freeze_draft(tmp_path_factory.mktemp("matrix") / "tiny.yml", pipeline.draft(*cases))
+
+
+def called(path: Path, out: Path, catalogue: tuple[Mutant, ...], *more: str) -> Result:
+    """Run ``toppgate mutants`` in this process over another catalogue."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(mutations, "MUTANTS", catalogue)
+        return CliRunner().invoke(cli.cli, ["mutants", str(path), "--out", str(out), *more])
+
+
+@pytest.fixture(scope="module")
+def run(matrix: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """Return the run of four mutants, of which one does nothing."""
+    out = tmp_path_factory.mktemp("mutants") / "run"
+    return out, called(matrix, out, (*named("highest-ids", "mask-p-of-another-row"), CRASH, NOTHING))
+
+
+def record(out: Path) -> dict[str, Any]:
+    """Return what a run wrote."""
+    found: dict[str, Any] = json.loads((out / "mutants.json").read_bytes())
+    return found
+
+
+def first_kills(out: Path) -> dict[str, Any]:
+    """Return {mutant: its first kill}."""
+    return {line["name"]: next(iter(line["kills"]), None) for line in record(out)["table"]}
+
+
+def test_wrong_kernels_are_caught_by_the_rows_made_for_them(run: tuple[Path, Result]) -> None:
+    """Highest ids die on the tied row, another row's p on the second row, a crash by evidence in every row."""
+    first = first_kills(run[0])
+    assert first["highest-ids"] == {"case": "tied", "row": 0, "code": "patch_noncanonical_tie"}
+    assert (first["mask-p-of-another-row"]["case"], first["mask-p-of-another-row"]["row"]) == ("control", 1)
+    assert first["crash"] == {"case": "forced", "row": 0, "code": "worker_crashed"}
+    assert record(run[0])["killed_by_evidence_alone"] == 1
+
+
+def test_a_stop_that_the_patch_has_too_is_no_kill(run: tuple[Path, Result]) -> None:
+    """The patch's own stop on the tail is listed, and kills none of the mutants that stop there with the same code."""
+    own = {"case": "tail", "row": 0, "code": "count_bound_exceeded"}
+    found = record(run[0])
+    assert found["patch_stops"] == [own]
+    assert all(own not in line["kills"] for line in found["table"])
+
+
+def test_a_mutant_that_does_nothing_survives_and_is_said_to(run: tuple[Path, Result]) -> None:
+    """It is counted, named on the terminal and on the page, and the exit status is 1."""
+    out, done = run
+    found = record(out)
+    assert [found[key] for key in ("mutants", "killed", "equivalent", "survived")] == [4, 3, 0, 1]
+    assert [line["name"] for line in found["table"] if line["outcome"] == "survived"] == ["nothing"]
+    assert done.exit_code == 1
+    assert "survived    nothing (none): It does nothing wrong." in done.output.splitlines()
+    page = (out / "mutants.html").read_text(encoding="utf-8")
+    assert "1 mutant survived" in page
+    assert "<title>Wrong kernels: 3 of 4 killed</title>" in page
+    assert "<script" not in page
+    assert all(str(escape(line["about"])) in page for line in found["table"])
+
+
+def test_nothing_is_overwritten(run: tuple[Path, Result], matrix: Path) -> None:
+    """A second run into the same place is refused before anything runs."""
+    with pytest.raises(RunError, match="never overwritten"):
+        mutants.mutants(matrix, run[0], (NOTHING,))
+
+
+def test_equivalent_needs_an_argument_and_a_search(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With both, a mutant that does nothing is equivalent, and the exit status 0."""
+    monkeypatch.setattr(search, "BATCH", 2)
+    monkeypatch.setattr(search, "ROWS", 4)
+    small = pipeline.draft(pipeline.case("one", "ordinary", pipeline.normal(1)))
+    path = pipeline.freeze_draft(tmp_path_factory.mktemp("one") / "one.yml", small)
+    argued = replace(NOTHING, equivalence="Parentheses around a name mean nothing.")
+    done = called(path, tmp_path / "run", (argued,), "--search", "--json")
+    said = json.loads(done.output)
+    assert (done.exit_code, said["equivalent"], said["survived"]) == (0, 1, 0)
+    assert said["table"][0]["searched"] == {"rows": 4, "difference": None}
+
+
+def test_a_search_names_the_launch_that_differs(matrix: Path, patch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two kernels that mask differently are told apart by the first launch that shows it."""
+    monkeypatch.setattr(search, "BATCH", 2)
+    checked = params.read(matrix)
+    provided = host.provide(checked.host.model_dump(mode="json", exclude_unset=True), published.cache())
+    (wrong,) = named("no-budget")
+    found = search.search(checked, provided, patch.encode(), mutate.apply(patch, wrong).encode(), rows=8)
+    assert found.difference is not None
+    assert found.difference.endswith("rows of 257")
+
+
+# ---------------------------------------------------------------------------------------------- what decides
+
+
+@pytest.mark.parametrize(
+    ("rows", "difference", "argument", "outcome"),
+    [
+        (search.ROWS, None, "because", "equivalent"),
+        (search.ROWS - 1, None, "because", "survived"),
+        (search.ROWS, "seed 1", "because", "survived"),
+        (search.ROWS, None, "", "survived"),
+    ],
+)
+def test_what_lives_is_survived_unless_argued_and_searched(
+    rows: int, difference: str | None, argument: str, outcome: str
+) -> None:
+    """An argument alone, a search alone, a short search or a difference found do not make a mutant equivalent."""
+    mutant = replace(NOTHING, equivalence=argument)
+    assert mutants.Outcome(mutant, SOURCE, (), search.Searched(rows, difference)).outcome == outcome
+    assert mutants.Outcome(mutant, SOURCE, ()).outcome == "survived"
+    assert mutants.Outcome(mutant, SOURCE, (mutants.Stop("a", 0, "patch_hole"),)).outcome == "killed"
+
+
+def test_codes_alone_are_the_row_tables_codes(run_by_command: tuple[Path, Any]) -> None:
+    """``judge.decide`` gives, row by row, what stage 3 wrote."""
+    directory, _ = run_by_command
+    found = evidence.gather(directory)
+    seen = [judged.code for case in found.params.cases for judged in judge.decide(case, found.case(case))]
+    rows = [json.loads(line) for line in (directory / "rows.jsonl").read_bytes().splitlines()]
+    assert seen == [row["code"] for row in rows]
+    assert codes.PASS in seen
+
+
+def test_the_page_counts_by_family_and_case() -> None:
+    """A mutant killed by two cases counts in both; one killed by a single case counts as killed by it alone."""
+    both = [{"case": "a", "row": 0, "code": "patch_hole"}, {"case": "b", "row": 0, "code": "patch_hole"}]
+    line = {"name": "m", "family": "f", "about": "It errs.", "outcome": "killed", "searched": None}
+    table = [{**line, "kills": both}, {**line, "name": "n", "kills": both[:1]}]
+    cases = [{"id": name, "about": "", "rows": 1, "vocabulary": 2} for name in "ab"]
+    found = list(kills._cases({"table": table, "cases": cases}))
+    assert [(case["id"], case["killed"], case["alone"]) for case in found] == [("a", 2, 1), ("b", 1, 0)]
+    assert list(kills._families({"table": table})) == [{"name": "f", "mutants": 2, "killed": 2}]
