@@ -36,6 +36,12 @@ DEEDS = {
         "_topp_sb_step_kernel 4,",
         "module._SPLIT_ROUNDS = 4\nrun()\nmodule._SPLIT_ROUNDS = 5",
     ),
+    "cuts-more-slices": Deed(
+        "patch",
+        "path_mismatch",
+        "_topp_sb_stats_kernel: 2 slices, grid [2], expected 1 slices",
+        "_kernels(logits, k, p, mask_value, 2)",
+    ),
     "launches-the-monolithic-kernel": Deed(
         "patch",
         "path_mismatch",
@@ -88,7 +94,13 @@ DEEDS = {
     ),
     "writes-no-output": Deed("stock", "output_missing", "is not there", "write_once(lambda data: None)\nrun()"),
     "launches-foreign-text": Deed(
-        "stock", "path_mismatch", "launched nothing", "foreign()(logits, k, p, mask_value, num_sm)"
+        "stock",
+        "path_mismatch",
+        "_topp_sb_stats_kernel: its text is not in the pinned file",
+        "_FOREIGN._kernels(logits, k, p, mask_value, num_sm)",
+    ),
+    "launches-out-of-sight": Deed(
+        "stock", "path_mismatch", "launched nothing", "foreign()._kernels(logits, k, p, mask_value, num_sm)"
     ),
     "returns-too-much": Deed("stock", "limit_exceeded", "over the frozen limit", "run()\nlogits.zero_()"),
 }
@@ -128,7 +140,12 @@ def foreign():
     made = importlib.util.module_from_spec(spec)
     sys.modules["foreign"] = made
     spec.loader.exec_module(made)
-    return made._kernels
+    return made
+
+
+if __name__ != "foreign":  # the copy's kernels are put among this file's own, where a launch of theirs is seen
+    _FOREIGN = foreign()
+    globals().update(("_foreign" + key, kernel) for key, kernel in vars(_FOREIGN).items() if key.endswith("_kernel"))
 
 
 def _apply_topp_split(logits, k, p, mask_value, num_sm):

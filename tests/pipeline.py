@@ -9,12 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import psutil
+import rfc8785
 
 from toppgate import execute, freeze, params, published, source, stage
 from toppgate.capture import capture
@@ -215,6 +216,13 @@ def edit_file(path: Path, old: str, new: str) -> None:
     found = path.read_text(encoding="utf-8")
     assert found.count(old) == 1, f"{path.name}: {old!r} stands {found.count(old)} times"
     path.write_text(found.replace(old, new), encoding="utf-8")
+
+
+def edit(run: Path, name: str, change: Callable[[Any], object]) -> None:
+    """Change a JSON file of a run and write it in canonical form."""
+    content = json.loads((run / name).read_bytes())
+    change(content)
+    (run / name).write_bytes(rfc8785.dumps(content) + b"\n")
 
 
 # ---------------------------------------------------------------------------------------------- what is left

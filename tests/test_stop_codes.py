@@ -25,7 +25,7 @@ from deeds import DEADLY, DEEDS, deed_case, misbehaving
 from engine_rows import AMBIGUOUS, row_of
 from plants import PLANTS, planted_case, planting
 
-from toppgate import codes, gate, oracle, params
+from toppgate import codes, digests, gate, inputs, oracle, outputs, params
 
 Run = tuple[Path, subprocess.CompletedProcess[str]]
 
@@ -396,29 +396,94 @@ def exchanged(run: Path, one: str, other: str) -> None:
     (run / other).write_bytes(first)
 
 
-@pytest.mark.parametrize(
-    ("damage", "code"),
-    [
-        (
-            lambda run: exchanged(run, *(f"outputs/control.{side}.safetensors" for side in ("stock", "patch"))),
-            "output_unreadable",
-        ),
-        (
-            lambda run: exchanged(run, *(f"outputs/{case}.patch.safetensors" for case in ("control", "forced"))),
-            "output_unreadable",
-        ),
-        (lambda run: (run / "outputs/control.patch.safetensors").unlink(), "output_missing"),
-        (lambda run: exchanged(run, "1_capture.json", "2_execute.json"), "input_missing"),
-        (lambda run: (run / "1_capture.json").unlink(), "input_missing"),
-        (lambda run: (run / "2_execute.json").write_text("{"), "output_missing"),
-    ],
-    ids=["sides swapped", "cases swapped", "deleted", "results swapped", "no capture", "half a result"],
-)
-def test_evidence_is_damaged_between_stages(
-    tiny: Path, run_by_papermill: Run, tmp_path: Path, damage: Callable[[Path], object], code: str
-) -> None:
-    """Outputs of stock and patch exchanged, or deleted, or half a result: the gate stops on it."""
+def swapped(run: Path) -> None:
+    """Exchange what stock and patch delivered for a case, with what stage 2 said of it."""
+    exchanged(run, "outputs/control.stock.safetensors", "outputs/control.patch.safetensors")
+
+    def records(executed: Any) -> None:
+        stock, patch = (executed["sides"][side]["cases"] for side in ("stock", "patch"))
+        stock["control"], patch["control"] = patch["control"], stock["control"]
+
+    pipeline.edit(run, "2_execute.json", records)
+
+
+def rewritten(run: Path, *, repeats: int = 2, more: bool = False, padding: bool = False) -> None:
+    """Write the patch's output of a case anew, with its digest: other repeats, one more token kept, other layout."""
+    path = run / "outputs/control.patch.safetensors"
+    case = next(case for case in params.read(run / "params.yml").cases if case.id == "control")
+    orders = inputs.held(run, case, retained=True).orders
+    masks, binding = outputs.from_bytes(path.read_bytes(), orders, ""), outputs.binding_of(path.read_bytes(), "")
+    binding["repeats"] = binding["repeats"][:repeats]
+    masks.kept[0, orders[0][masks.kept[0].sum()]] |= more
+    data = outputs.to_bytes(masks, orders, binding)
+    if padding:  # the same tensors, said with eight spaces more
+        size = int.from_bytes(data[:8], "little")
+        data = (size + 8).to_bytes(8, "little") + data[8 : 8 + size] + b" " * 8 + data[8 + size :]
+    path.write_bytes(data)
+
+    def record(executed: Any) -> None:
+        found = executed["sides"]["patch"]["cases"]["control"]
+        found.update(repeats=binding["repeats"], **({} if padding else {"file": digests.sha256(data)}))
+
+    pipeline.edit(run, "2_execute.json", record)
+
+
+def without(*keys: str) -> Callable[[Path], None]:
+    """Return the removal of something from stage 2's result."""
+
+    def removed(run: Path) -> None:
+        def remove(found: Any) -> None:
+            for key in keys[:-1]:
+                found = found[key]
+            del found[keys[-1]]
+
+        pipeline.edit(run, "2_execute.json", remove)
+
+    return removed
+
+
+#: What is done to a run after stage 2, and the code of the first stop.
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "sides swapped": (
+        lambda run: exchanged(run, *(f"outputs/control.{side}.safetensors" for side in ("stock", "patch"))),
+        "output_unreadable",
+    ),
+    "sides swapped with their records": (swapped, "output_unreadable"),
+    "cases swapped": (
+        lambda run: exchanged(run, *(f"outputs/{case}.patch.safetensors" for case in ("control", "forced"))),
+        "output_unreadable",
+    ),
+    "one token more": (lambda run: rewritten(run, more=True), "output_unreadable"),
+    "another layout": (lambda run: rewritten(run, padding=True), "output_unreadable"),
+    "one repeat less": (lambda run: rewritten(run, repeats=1), "output_nondeterministic"),
+    "output deleted": (lambda run: (run / "outputs/control.patch.safetensors").unlink(), "output_missing"),
+    "record deleted": (without("sides", "patch", "cases", "control"), "output_missing"),
+    "side deleted": (without("sides", "patch"), "output_missing"),
+    "environments deleted": (without("sides", "patch", "environments"), "environment_drift"),
+    "source deleted": (without("sides", "patch", "source"), "source_drift"),
+    "run deleted": (without("run"), "output_unreadable"),
+    "harness deleted": (without("harness"), "harness_drift"),
+    "params deleted": (without("params"), "params_drift"),
+    "results swapped": (lambda run: exchanged(run, "1_capture.json", "2_execute.json"), "input_missing"),
+    "no capture": (lambda run: (run / "1_capture.json").unlink(), "input_missing"),
+    "half a result": (lambda run: (run / "2_execute.json").write_text("{"), "output_missing"),
+    "harness copy changed": (lambda run: (run / "harness/toppgate/gate.py").write_text(""), "harness_drift"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_evidence_is_damaged_between_stages(tiny: Path, run_by_papermill: Run, tmp_path: Path, name: str) -> None:
+    """What stage 2 left is exchanged, deleted, or written anew: the gate stops on it, and says what it is."""
     run = pipeline.unsealed(run_by_papermill[0], tmp_path / "run")
-    damage(run)
+    DAMAGES[name][0](run)
     judged = pipeline.judged(tiny, run)
-    assert (judged.verdict["verdict"], judged.verdict["first_stop"]["code"]) == ("STOP", code)
+    assert (judged.verdict["verdict"], judged.verdict["first_stop"]["code"]) == ("STOP", DAMAGES[name][1])
+
+
+def test_outputs_of_another_run(tiny: Path, run_by_papermill: Run, run_by_command: Run, tmp_path: Path) -> None:
+    """What another run over the same params delivered, whole, is not this run's."""
+    run = pipeline.unsealed(run_by_papermill[0], tmp_path / "run")
+    shutil.copy(run_by_command[0] / "2_execute.json", run)
+    shutil.copytree(run_by_command[0] / "outputs", run / "outputs", dirs_exist_ok=True)
+    stops = pipeline.judged(tiny, run).verdict["stops"]
+    assert (stops[0]["code"], stops[0]["case"]) == ("output_unreadable", None)

@@ -141,19 +141,12 @@ def test_what_an_interrupted_run_left_is_no_run(run: Path) -> None:
 def test_a_downgraded_schema_is_refused(run: Path) -> None:
     """A receipt of a version that this toppgate does not know is not read by the rules of another."""
     for schema in ("toppgate/receipt/0", "toppgate/receipt/2", None, 1):
-        edit(run, "receipt.json", lambda receipt: receipt["predicate"].update(schema=schema))  # noqa: B023
+        pipeline.edit(run, "receipt.json", lambda receipt: receipt["predicate"].update(schema=schema))  # noqa: B023
         reseal(run)
         assert "schema: got " in refused(run)
 
 
 # ---------------------------------------------------------------------------------------------- an attacker
-
-
-def edit(run: Path, name: str, change: Callable[[Any], object]) -> None:
-    """Change a JSON file of a run and write it in canonical form."""
-    content = json.loads((run / name).read_bytes())
-    change(content)
-    (run / name).write_bytes(rfc8785.dumps(content) + b"\n")
 
 
 def edit_rows(run: Path, change: Callable[[list[Any]], object]) -> None:
@@ -198,7 +191,7 @@ def turn_to_pass(run: Path) -> None:
         counts.update(passed=counts["rows"], stopped=0)
 
     edit_rows(run, rows)
-    edit(run, "verdict.json", verdict)
+    pipeline.edit(run, "verdict.json", verdict)
     for name in ("3_gate.ipynb", "3_gate.html"):
         page = (run / name).read_text()
         (run / name).write_text(page.replace("■</span> STOP", "✓</span> PASS"))
@@ -219,7 +212,7 @@ def change_masks(run: Path) -> None:
         found = executed["sides"]["patch"]["cases"]["control"]
         found.update(repeats=binding["repeats"], file=sha256(path.read_bytes()))
 
-    edit(run, "2_execute.json", record)
+    pipeline.edit(run, "2_execute.json", record)
 
 
 def change_input(run: Path) -> None:
@@ -230,7 +223,7 @@ def change_input(run: Path) -> None:
     logits[0, 0] = np.float32(0.5)
     other = inputs.Inputs(logits, held.p)
     inputs.save(other, path)
-    edit(run, "1_capture.json", lambda captured: captured["inputs"].update(control=other.sha256))
+    pipeline.edit(run, "1_capture.json", lambda captured: captured["inputs"].update(control=other.sha256))
 
 
 def replace_text(name: str, old: str, new: str) -> Damage:
@@ -270,15 +263,15 @@ ATTACKS: dict[str, tuple[Damage, str]] = {
         "rows.jsonl: case forced row 0: ",
     ),
     "the verdict": (
-        lambda run: edit(run, "verdict.json", lambda verdict: verdict.update(verdict="STOP")),
+        lambda run: pipeline.edit(run, "verdict.json", lambda verdict: verdict.update(verdict="STOP")),
         "verdict.json: verdict: the run says STOP, judged again it is PASS",
     ),
     "the counts": (
-        lambda run: edit(run, "verdict.json", lambda verdict: verdict["counts"].update(control=3)),
+        lambda run: pipeline.edit(run, "verdict.json", lambda verdict: verdict["counts"].update(control=3)),
         "verdict.json: counts: the run says ",
     ),
     "the statement": (
-        lambda run: edit(run, "verdict.json", lambda verdict: verdict.update(statement="All is well.")),
+        lambda run: pipeline.edit(run, "verdict.json", lambda verdict: verdict.update(statement="All is well.")),
         "verdict.json: statement: the run says ",
     ),
     "the masks": (change_masks, "rows.jsonl: case control row 0: "),
@@ -304,11 +297,13 @@ ATTACKS: dict[str, tuple[Damage, str]] = {
     ),
     "a notebook and its page": (change_notebook_and_page, "3_gate.ipynb: cell "),
     "the receipt's git revision": (
-        lambda run: edit(run, "receipt.json", lambda receipt: receipt["predicate"].update(git={"revision": "0" * 40})),
+        lambda run: pipeline.edit(
+            run, "receipt.json", lambda receipt: receipt["predicate"].update(git={"revision": "0" * 40})
+        ),
         "receipt.json: git: says ",
     ),
     "a worker's environment": (
-        lambda run: edit(
+        lambda run: pipeline.edit(
             run, "2_execute.json", lambda found: found["sides"]["patch"]["environments"][0].update(torch="2.14.0")
         ),
         "rows.jsonl",

@@ -96,7 +96,8 @@ def gather(directory: Path, gate_stop: Stop | None = None, gate_harness: str | N
     found += _params_stops(checked, data, (captured, executed))
     found += _source_stops(checked, executed)
     if captured:
-        found += _harness_stops(directory, recorded, [executed.get("harness", recorded), gate_harness or recorded])
+        others = [executed.get("harness")] if executed else []
+        found += _harness_stops(directory, recorded, [*others, gate_harness or recorded])
     found += _environment_stops(executed)
     return Evidence(
         checked, digest, captured.get("run"), recorded, _ordered(found), captured, executed, directory.resolve()
