@@ -114,7 +114,7 @@ def dense_ties() -> dict[str, Any]:
 def adjacent() -> dict[str, Any]:
     """Return six values that differ by one ulp, with the boundary behind them."""
     step = {"affine": {"start": "-1.0", "step": repr(2.0**-23), "count": 6}}
-    row = [{"numbers": ["0.0"]}, step, same(-9, 3000)]
+    row: list[dict[str, Any]] = [{"numbers": ["0.0"]}, step, same(-9, 3000)]
     return written("adjacent-fp32", "Six adjacent fp32 logits at the boundary.", [row], "0.7", 1)
 
 
