@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pipeline
@@ -28,6 +29,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 #: Generous, for a busy machine; nothing waits for it unless something is wrong.
 PATIENCE = 120.0
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Let the runs hear SIGINT: a shell has what it starts in the background ignore it, and a child inherits that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def verified(directory: Path) -> bool:
