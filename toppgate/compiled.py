@@ -55,8 +55,19 @@ def _offsets(keys, offsets):
 
 
 @_loop
+def _scatter_keys(keys, target, starts):
+    """Make the pairs key << 32 | id and put them into the order of the key's lowest digit, stably."""
+    for i in range(keys.size):
+        key = np.uint64(keys[i])
+        digit = key & np.uint64(2047)
+        place = starts[digit]
+        target[place] = key << np.uint64(32) | np.uint64(i)
+        starts[digit] = place + 1
+
+
+@_loop
 def _scatter(source, target, starts, shift):
-    """Move (key, id) pairs into the order of one digit of the key, stably."""
+    """Move pairs into the order of one digit of the key, stably."""
     for i in range(source.size):
         pair = source[i]
         digit = (pair >> shift) & np.uint64(2047)
@@ -67,17 +78,16 @@ def _scatter(source, target, starts, shift):
 
 @_loop
 def _sorted_pairs(bits, keys, first, second, offsets):
-    """Return the pairs key << 32 | id, ascending, in one of two uint64 [V] buffers: a radix sort from the low digit up.
+    """Return the pairs, ascending, in one of two uint64 [V] buffers: a radix sort from the low digit up.
 
-    A pass whose digit is the same in every key would move nothing, and is left out.
+    A later pass whose digit is the same in every key would move nothing, and is left out.
     """
     size = bits.size
     _keys(bits, keys)
     _offsets(keys, offsets)
-    for i in range(size):
-        first[i] = np.uint64(keys[i]) << np.uint64(32) | np.uint64(i)
+    _scatter_keys(keys, first, offsets[0])
     source, target = first, second
-    for digit in range(_PASSES):
+    for digit in range(1, _PASSES):
         mine = (np.uint64(keys[0]) >> np.uint64(11 * digit)) & np.uint64(2047)
         follows = np.int64(size) if mine == np.uint64(2047) else offsets[digit, mine + np.uint64(1)]
         if offsets[digit, mine] == 0 and follows == size:
@@ -106,15 +116,11 @@ def weigh(bits, order, weights, pairs, offsets):
         Filled with token ids by (logit descending, id ascending).
     weights : float64 [V]
         Filled with the weights in that order.
-    pairs, offsets : uint64 [V], int64 [3, 2048]
-        Scratch.
-
-    Notes
-    -----
-    Both results serve as scratch of the sort, which then touches less memory.  The last pairs may lie where the weights
-    go: each is read before it is overwritten.
+    pairs, offsets : uint64 [2, V], int64 [3, 2048]
+        Scratch, kept from row to row: a sort that scatters into memory never touched before faults at every page of it.
+        The keys go where the order will: they are read in sequence, before it is filled.
     """
-    ranked = _sorted_pairs(bits, order.view(np.uint32), pairs, weights.view(np.uint64), offsets)
+    ranked = _sorted_pairs(bits, order.view(np.uint32), pairs[0], pairs[1], offsets)
     previous = ranked[0] >> np.uint64(32)
     largest = _logit(previous)
     weight = 1.0
