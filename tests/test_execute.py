@@ -93,3 +93,46 @@ def test_a_stop_on_entering_executes_nothing(tmp_path: Path, tiny: Path) -> None
     assert entered["stop"] == {"code": "harness_drift", "detail": "for this test"}
     assert entered["sides"] == {}
     assert not (directory / "outputs").exists()
+
+
+def test_rows_with_a_stride(tmp_path: Path) -> None:
+    """H21a and H21b of data/rows.json: the kernels mask rows stored with padding as they do the contiguous copy.
+
+    One that takes the row's length for its stride reads the padding, and one that writes between the rows is found out,
+    although no row shows it.
+    """
+    rows = {
+        "kind": "literal",
+        "rows": [[{"linspace": [str(10 + r / 1000), str(r / 1000 - 10), 4096]}] for r in (0, 15)],
+    }
+    cases = [pipeline.case(name, "ordinary", rows, "0.95", stride=4104) for name in ("right", "misread", "spilled")]
+    wrong = pipeline.kernel(tmp_path / "patch.py", pipeline.PATCH, behind=STRIDES)
+    path = pipeline.freeze_draft(tmp_path / "params.yml", pipeline.draft(*cases, patch=wrong))
+    directory = pipeline.captured(path, tmp_path / "run")
+    records = pipeline.executed(path, directory)["sides"]["patch"]["cases"]
+    assert [records[name]["code"] for name in ("right", "misread", "spilled")] == ["pass", "pass", "output_altered"]
+    assert records["spilled"]["detail"] == "values between the rows were written"
+    found = {(row["case"], row["row"]): row for row in pipeline.judged(path, directory).rows}
+    assert [found["right", row]["kept_oracle"] for row in (0, 1)] == [614, 614]
+    assert [found["right", row]["code"] for row in (0, 1)] == ["pass", "pass"]
+    assert found["misread", 1]["code"] == "patch_hole"
+    assert {found["spilled", row]["code"] for row in (0, 1)} == {"output_altered"}
+
+
+#: Leaves the first case as it is; takes the second's rows for contiguous; writes behind a row of the third.
+STRIDES = """
+_split = _apply_topp_split
+_calls = []
+
+
+def _apply_topp_split(logits, k, p, mask_value, num_sm):
+    _calls.append(None)
+    case = (len(_calls) - 1) // 2
+    if case == 1:
+        whole = torch.as_strided(logits, logits.shape, (logits.shape[1], 1))
+        _split(whole, k, p, mask_value, num_sm)
+        return
+    _split(logits, k, p, mask_value, num_sm)
+    if case == 2:
+        torch.as_strided(logits, (1,), (1,), logits.shape[1]).fill_(0.0)
+"""

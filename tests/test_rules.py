@@ -144,6 +144,14 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         draft(forced(rows={**forced()["rows"], "value_bits": "4e6e6b29"})),
         "cases[forced].rows.value_bits: got 4e6e6b29, expected 4e6e6b28",
     ),
+    "a stride within the row": (
+        draft(case(stride=8)),
+        "cases[control].stride: got 8, expected more than the 8 tokens of a row, or none",
+    ),
+    "a stride beyond all bounds": (
+        draft(case(stride=2**28 + 1)),
+        "cases[control].rows: got 2 rows of 8 tokens, expected at most 268435456 values in a case",
+    ),
     "a written number's bits": (
         draft(case(rows=literal([{"numbers": ["1", "2"], "bits": ["3f800000", "40000001"]}]))),
         "cases[control].rows.rows[0].bits: got ['3f800000', '40000001'], expected ['3f800000', '40000000']",

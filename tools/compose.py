@@ -112,6 +112,19 @@ def reported(most: int) -> Iterator[dict[str, Any]]:
         yield launch(report, rows)
 
 
+def strided() -> dict[str, Any]:
+    """Return H21a and H21b of rows.json: rows of a batch that is stored with eight columns of padding."""
+    rows = [[{"linspace": [repr(10 + r / 1000), repr(r / 1000 - 10), 4096]}] for r in (*range(7), 15)]
+    return {
+        "id": "H21a-H21b",
+        "about": "vLLM #42684: rows stored with padding between them, each masked as its contiguous copy.",
+        "role": "ordinary",
+        "rows": {"kind": "literal", "rows": rows},
+        "p": "0.95",
+        "stride": 4104,
+    }
+
+
 def launch(report: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return one case for rows of one report and one length."""
     names = list(dict.fromkeys(row["id"] for row in rows))
@@ -280,7 +293,7 @@ def h200(title: str, patch: dict[str, Any]) -> dict[str, Any]:
     """Return the draft of a comparison on an H200, which has 132 multiprocessors."""
     limits = {"vocabulary": 262144, "batch": 65, "rows": 4096}
     limits |= {"launch_seconds": 120, "total_seconds": 1800, "retained_bytes": 64_000_000}
-    rows = [*reported(131072)]
+    rows = [*reported(131072), strided()]
     cases = [
         *forced_upstream(),
         *forced_and_controls(),
@@ -336,7 +349,7 @@ def cpu(title: str, patch: dict[str, Any]) -> dict[str, Any]:
         "patch": patch,
         "host": HOST,
         "limits": limits,
-        "cases": [*forced_and_controls(), *real_logits(), reproduction(IN_TWO), *reported(4096)],
+        "cases": [*forced_and_controls(), *real_logits(), reproduction(IN_TWO), *reported(4096), strided()],
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from toppgate import codes, digests, harness, inputs, outputs, params, stage
 from toppgate.errors import InputError, RunError, ToppgateError
@@ -204,6 +204,9 @@ def _list(value: Any) -> list[Any]:
 
 Finding = tuple[str, str]
 
+#: What may be found of a case, in order: a kernel that writes between its rows has altered what no row's output shows.
+CASE_CODES: Final = (*codes.EVIDENCE, "output_altered")
+
 
 def _case(evidence: Evidence, case: Case, patch: str) -> CaseEvidence:
     limits = evidence.params.limits
@@ -214,7 +217,7 @@ def _case(evidence: Evidence, case: Case, patch: str) -> CaseEvidence:
     for seat, name in zip(SIDES, ("stock", patch), strict=True):
         masks[seat] = _collect(findings, name, partial(_side, evidence, case, name, held, seat))
     if findings:
-        code, detail = min(findings, key=lambda finding: list(codes.EVIDENCE).index(finding[0]))
+        code, detail = min(findings, key=lambda finding: CASE_CODES.index(finding[0]))
         return CaseEvidence(code, detail, held)
     ignored: list[Finding] = []
     sort = _collect(ignored, "sort", partial(_side, evidence, case, "sort", held))
@@ -257,7 +260,7 @@ def _side(evidence: Evidence, case: Case, name: str, held: Inputs | None, seat: 
         raise _FoundError(code, "nothing was delivered")
     if record.get("code") != codes.PASS:
         code = str(record.get("code"))
-        raise _FoundError(code if code in codes.EVIDENCE else "output_unreadable", str(record.get("detail")))
+        raise _FoundError(code if code in CASE_CODES else "output_unreadable", str(record.get("detail")))
     if held is None or record.get("input") != case.input:
         raise _FoundError("input_drift", f"the worker read {record.get('input')}, expected {case.input}")
     masks = _masks(evidence, case, name, record, held)

@@ -252,6 +252,7 @@ def _case_job(run: Run, side: Side, case: Case) -> dict[str, Any]:
         "output": str(output_path(run.directory, case.id, side.name)),
         "compute_units": case.compute_units or run.params.compute_units,
         "k": case.k,
+        "stride": case.stride,
     }
 
 
@@ -321,6 +322,8 @@ def _deliver(run: Run, side: Side, case: Case, event: dict[str, Any]) -> None:
     side.binaries.update(event["binaries"])
     if not path.exists():
         _record(side, case, "output_missing", f"{path.name} is not there", **more)
+    elif event["spilled"]:
+        _record(side, case, "output_altered", "values between the rows were written", **more)
     elif kept > run.params.limits.retained_bytes:
         path.unlink()
         _record(side, case, "limit_exceeded", f"{kept} bytes retained, over the frozen limit", **more)

@@ -63,7 +63,9 @@ def _size_problems(case: Case, limits: Limits) -> Iterator[str]:
     for got, expected, what in zip((rows, vocabulary), _declared(case.rows), ("rows", "tokens"), strict=True):
         if got is not None and expected not in (None, got):
             yield f"shape: got {got} {what}, expected {expected}"
-    if (rows or 1) * (vocabulary or 1) > MOST_VALUES:
+    if case.stride is not None and vocabulary is not None and case.stride <= vocabulary:
+        yield f"stride: got {case.stride}, expected more than the {vocabulary} tokens of a row, or none"
+    if (rows or 1) * max(vocabulary or 1, case.stride or 1) > MOST_VALUES:
         yield f"rows: got {rows} rows of {vocabulary} tokens, expected at most {MOST_VALUES} values in a case"
     if set(_listed(case.expect)) == {"limit_exceeded"}:
         return

@@ -214,7 +214,11 @@ class Select(_Model):
 
 
 class Case(_Model):
-    """One launch: rows of equal length, each with its role and its p."""
+    """One launch: rows of equal length, each with its role and its p.
+
+    With ``stride`` the rows are handed over as a view of a wider tensor: so many values from the start of one to the
+    next, and what lies between them is none of the kernel's business.
+    """
 
     id: Name
     about: Text = ""
@@ -226,6 +230,7 @@ class Case(_Model):
     expect: OneOrEach[str | None] = None
     k: Count | None = None
     compute_units: Count | None = None
+    stride: Count | None = None
     select: Select | None = None
     selected_by: Text | None = None
     shape: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None

@@ -25,6 +25,9 @@ from toppgate.order import canonical_rows
 #: Variables that can change what a kernel does; recorded, and compared between the sides.
 PREFIXES = ("TRITON_", "CUDA_", "VLLM_")
 
+#: What lies between rows with a stride: finite, and above every logit, so that a kernel that reads it masks the row.
+PADDING = np.float32(3.4e38)
+
 #: Of those, the ones that toppgate sets for each worker anew.
 OWN = ("TRITON_CACHE_DIR",)
 
@@ -61,11 +64,13 @@ def _watched(text: str, path: Path, device: str, launched: Launched) -> Kernel:
 
 def _case(events: TextIO, job: dict[str, Any], case: dict[str, Any], run: Kernel, launched: Launched) -> None:
     """Run all repeats of a case, write the first one's output, report every repeat's digest and launches."""
-    seconds, repeats, paths, hooks, read = [], [], [], [], []
+    seconds, repeats, paths, hooks, read, spilled = [], [], [], [], [], False
     for repeat in range(job["repeat"]):
         say(events, event="start", case=case["id"], repeat=repeat)
         captured = inputs.from_bytes(Path(case["input"]).read_bytes(), case["input"])
-        logits, p = (tensor(array, job["device"]) for array in (captured.logits, captured.p))
+        held = padded(captured.logits, case["stride"])
+        wide, p = (tensor(array, job["device"]) for array in (held, captured.p))
+        logits = wide[:, : captured.logits.shape[1]]
         read.append(captured.sha256)
         launched.clear()
         began = time.perf_counter()
@@ -75,6 +80,8 @@ def _case(events: TextIO, job: dict[str, Any], case: dict[str, Any], run: Kernel
         paths.append(list(launched.calls))
         hooks.append(None if launched.hooked is None else list(launched.hooked))
         repeats.append(digests.sha256(raw.tobytes()))
+        beside = (slice(None), slice(raw.shape[-1], None))
+        spilled |= not np.array_equal(wide[beside].cpu().numpy(), held[beside])
         if repeat == 0:
             first = raw
     if first.shape != captured.logits.shape or first.dtype != np.float32:
@@ -87,7 +94,16 @@ def _case(events: TextIO, job: dict[str, Any], case: dict[str, Any], run: Kernel
         masks = outputs.compare(captured.logits, first)
         _write(Path(case["output"]), outputs.to_bytes(masks, canonical_rows(captured.logits), binding))
     delivered = {"input": read_in, "repeats": repeats, "launches": paths, "hooks": hooks, "seconds": seconds}
-    say(events, event="done", case=case["id"], binaries=launched.binaries, **delivered)
+    say(events, event="done", case=case["id"], binaries=launched.binaries, spilled=spilled, **delivered)
+
+
+def padded(logits: np.ndarray[Any, Any], stride: int | None) -> np.ndarray[Any, Any]:
+    """Return rows as they lie in memory: float32 [B, stride], ``PADDING`` behind each; as they are without a stride."""
+    if stride is None:
+        return logits
+    wide = np.full((len(logits), stride), PADDING, np.float32)
+    wide[:, : logits.shape[1]] = logits
+    return wide
 
 
 def tensor(array: np.ndarray[Any, Any], device: str) -> Any:
