@@ -70,7 +70,7 @@ def execute(run: Run) -> dict[str, Any]:
         clock.append(time.monotonic())
         sides.append(_run_sort(run, provided, deadline))
         clock.append(time.monotonic())
-        timing = _measure(run, provided, deadline)
+        timing = _measure(run, sides, provided, deadline)
         clock.append(time.monotonic())
     except SourceError as error:
         code = str(error).split(":")[0]
@@ -170,7 +170,9 @@ def work(run: Run, side: Side, text: bytes, provided: host.Host, deadline: float
         seat = side.name if side.name in SIDES else "patch"
         groups = [[case.id for case in group] for group in cuda.shapes(waiting, seat)]
         job = _job(run, side, kernel, provided, waiting)
-        side.compile_seconds = cuda.compile_all(job, groups, scratch, start, deadline)
+        seconds = run.params.limits.launch_seconds
+        most = max(1, cuda.processes(run.params.limits, cuda.free_bytes() or 0, os.cpu_count() or 1))
+        side.compile_seconds = cuda.compile_all(job, groups, scratch, start, deadline, most=most, seconds=seconds)
     while waiting:
         job = _job(run, side, kernel, provided, waiting)
         path = scratch / f"job-{len(side.environments)}-{len(waiting)}.json"
@@ -189,17 +191,18 @@ def _starter(params: Params, scratch: Path) -> cuda.Start:
     return start
 
 
-def _measure(run: Run, provided: host.Host, deadline: float) -> dict[str, Any] | None:
-    """Time launches on CUDA, once the evidence is complete; None elsewhere."""
+def _measure(run: Run, sides: list[Side], provided: host.Host, deadline: float) -> dict[str, Any] | None:
+    """Time launches on CUDA, once the evidence is complete, of the cases that all delivered; None elsewhere."""
     if run.params.device != "cuda":
         return None
     scratch = run.directory / "scratch" / "timing"
     scratch.mkdir(parents=True, exist_ok=True)
     sources = {name: scratch.parent / name / "topk_topp_triton.py" for name in SIDES}
-    cases = [case for case in run.params.cases if check_input(run.directory, case, run.params)[0] == codes.PASS]
+    cases = [case for case in run.params.cases if all(side.cases[case.id]["code"] == codes.PASS for side in sides)]
     job = _job(run, Side("patch", ""), sources["patch"], provided, cases)
     job["sources"] = {name: str(path) for name, path in sources.items()}
-    return cuda.measure(job, scratch, _starter(run.params, scratch), deadline)
+    seconds = run.params.limits.launch_seconds
+    return cuda.measure(job, scratch, _starter(run.params, scratch), deadline, seconds=seconds)
 
 
 def _runnable(run: Run, side: Side) -> Iterator[Case]:
@@ -272,7 +275,7 @@ def _environment(params: Params, scratch: Path) -> dict[str, str]:
 def _follow(run: Run, side: Side, worker: Worker, waiting: list[Case], deadline: float) -> int:
     """Follow one worker to its end; return how many of the waiting cases have their record."""
     limit = run.params.limits.launch_seconds
-    done, running, due = 0, None, min(deadline, time.monotonic() + max(limit, START_SECONDS))
+    done, running, due = 0, None, min(deadline, time.monotonic() + max(limit, cuda.START_SECONDS))
     try:
         while done < len(waiting):
             event = worker.event(due)
@@ -300,10 +303,6 @@ def _follow(run: Run, side: Side, worker: Worker, waiting: list[Case], deadline:
     for case in lost:
         _record(side, case, code, detail)
     return done + len(lost)
-
-
-#: A worker may take this long to import torch and the host before its first case, whatever the launch limit.
-START_SECONDS = 120
 
 
 def _timed_out(side: Side, waiting: list[Case], running: str | None, limit: int, *, over: bool) -> int:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from toppgate import harness, host, notebooks, params, progress, published, seal, source
+from toppgate import cuda, harness, host, notebooks, params, progress, published, seal, source
 from toppgate.errors import ParamsError, RunError
 from toppgate.notebooks import Failure
 from toppgate.schema import Params
@@ -58,10 +58,23 @@ def prepare(path: Path, target: Path) -> Params:
         raise RunError(f"{target}: is there already, and a run is never overwritten; choose another place")
     if checked.device == "cuda" and shutil.which("nvidia-smi") is None:
         raise RunError(f"{path}: device: got cuda, but this machine has no NVIDIA device")
+    if checked.device == "cuda":
+        _check_memory(checked, path)
     for side in ("stock", "patch"):
         source.resolve(getattr(checked, side).model_dump(mode="json", exclude_unset=True), published.cache())
     host.provide(checked.host.model_dump(mode="json", exclude_unset=True), published.cache())
     return checked
+
+
+def _check_memory(checked: Params, path: Path) -> None:
+    """Refuse limits that allow a launch the device has no room for; what it does not say is left to the launch."""
+    free = cuda.free_bytes()
+    needed = 2 * cuda.process_bytes(checked.limits)
+    if free is not None and cuda.processes(checked.limits, free, cores=1) == 0:
+        raise RunError(
+            f"{path}: limits: batch {checked.limits.batch} x vocabulary {checked.limits.vocabulary} need "
+            f"{needed / 2**30:.1f} GiB of device memory for both sides, got {free / 2**30:.1f} GiB free"
+        )
 
 
 def _partial(target: Path) -> Path:
