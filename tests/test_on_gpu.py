@@ -5,7 +5,6 @@ Skipped where there is no NVIDIA device, which is so in CI.  Run where there is 
 
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pipeline
