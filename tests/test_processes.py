@@ -91,6 +91,7 @@ def test_a_hanging_worker_is_killed_with_everything_it_started(start: Start) -> 
     [
         ("pass", None),
         ("sys.exit('out of luck')", "exit status 1: out of luck"),
+        ("sys.exit('torch.OutOfMemoryError' + 500 * '.')", "exit status 1: torch.OutOfMemoryError" + 278 * "."),
         ("os.kill(os.getpid(), signal.SIGKILL)", "signal SIGKILL: last words"),
         ("ctypes.string_at(0)", "signal SIGSEGV: last words"),
         ("time.sleep(1000)", "it did not end"),

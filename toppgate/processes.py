@@ -82,12 +82,12 @@ class Process:
                     yield process
 
     def _last_words(self) -> str:
-        """Return the last line that the process wrote to standard error."""
+        """Return how the last line begins that the process wrote to standard error: that names the exception."""
         try:
             lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:
             lines = []
-        return lines[-1][-300:] if lines else "no message"
+        return lines[-1][:300] if lines else "no message"
 
 
 def _runs(process: psutil.Process) -> bool:
