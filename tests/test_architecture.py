@@ -17,6 +17,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "toppgate"
 HEAVY = {"torch", "triton", "papermill"}
+#: The modules of worker processes, which alone import torch and Triton.
+CHILDREN = {"worker", "kernels", "timing", "searching"}
 #: The reference and the judge, which share no code with what they judge (contract, section 8).
 PURE = ("oracle", "spec", "masses", "real", "gate")
 
@@ -122,9 +124,7 @@ def test_the_reference_and_the_judge_reach_nothing_heavy(module: str) -> None:
     assert not HEAVY & reach_foreign(module, IMPORTS)
 
 
-@pytest.mark.parametrize(
-    "module", [module for module in [*MODULES, "__init__"] if module not in {"worker", "kernels", "timing"}]
-)
+@pytest.mark.parametrize("module", [module for module in [*MODULES, "__init__"] if module not in CHILDREN])
 def test_torch_and_triton_stay_in_the_worker(module: str) -> None:
     """No other module imports torch or Triton, nor the worker that does."""
     assert not {"torch", "triton"} & reach_foreign(module, IMPORTS)

@@ -4,11 +4,12 @@ import ast
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pipeline
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +19,7 @@ from toppgate import (
     cli,
     codes,
     digests,
+    draws,
     evidence,
     host,
     judge,
@@ -32,6 +34,7 @@ from toppgate import (
 from toppgate.errors import RunError, SourceError
 from toppgate.mutate import Mutant
 from toppgate.mutations import MUTANTS
+from toppgate.search import Searched
 
 PARAMS = pipeline.ROOT / "params" / "mutants.yml"
 MASK = "_topp_sb_mask_kernel"
@@ -183,9 +186,11 @@ def called(path: Path, out: Path, catalogue: tuple[Mutant, ...], *more: str) -> 
 
 @pytest.fixture(scope="module")
 def run(matrix: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """Return the run of four mutants, of which one does nothing."""
+    """Return the run of four mutants of a larger catalogue, of which one does nothing."""
     out = tmp_path_factory.mktemp("mutants") / "run"
-    return out, called(matrix, out, (*named("highest-ids", "mask-p-of-another-row"), CRASH, NOTHING))
+    chosen = ("highest-ids", "mask-p-of-another-row", "crash", "nothing")
+    only = [word for name in chosen for word in ("--only", name)]
+    return out, called(matrix, out, (*MUTANTS, CRASH, NOTHING), *only)
 
 
 def record(out: Path) -> dict[str, Any]:
@@ -243,24 +248,76 @@ def test_equivalent_needs_an_argument_and_a_search(
     """With both, a mutant that does nothing is equivalent, and the exit status 0."""
     monkeypatch.setattr(search, "BATCH", 2)
     monkeypatch.setattr(search, "ROWS", 4)
+    monkeypatch.setattr(search, "device", lambda: "interpreter")
     small = pipeline.draft(pipeline.case("one", "ordinary", pipeline.normal(1)))
     path = pipeline.freeze_draft(tmp_path_factory.mktemp("one") / "one.yml", small)
     argued = replace(NOTHING, equivalence="Parentheses around a name mean nothing.")
     done = called(path, tmp_path / "run", (argued,), "--search", "--json")
     said = json.loads(done.output)
     assert (done.exit_code, said["equivalent"], said["survived"]) == (0, 1, 0)
-    assert said["table"][0]["searched"] == {"rows": 4, "difference": None}
+    searched = said["table"][0]["searched"]
+    assert (searched["rows"], searched["difference"]) == (4, None)
+    assert searched["masked"] > 0
+    assert searched["device"].startswith("Triton interpreter on the CPU, torch ")
 
 
-def test_a_search_names_the_launch_that_differs(matrix: Path, patch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two kernels that mask differently are told apart by the first launch that shows it."""
+@pytest.fixture
+def searched(matrix: Path, patch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Searched]:
+    """Return a search of two launches of two rows, on the interpreter, for a mutant."""
     monkeypatch.setattr(search, "BATCH", 2)
-    checked = params.read(matrix)
-    provided = host.provide(checked.host.model_dump(mode="json", exclude_unset=True), published.cache())
-    (wrong,) = named("no-budget")
-    found = search.search(checked, provided, patch.encode(), mutate.apply(patch, wrong).encode(), rows=8)
-    assert found.difference is not None
-    assert found.difference.endswith("rows of 257")
+    monkeypatch.setattr(search, "device", lambda: "interpreter")
+    provided = host.provide(params.read(matrix).host.model_dump(mode="json", exclude_unset=True), published.cache())
+    return lambda mutant: search.search(
+        provided, patch.encode(), mutate.apply(patch, mutant).encode(), scratch=tmp_path, rows=4
+    )
+
+
+def test_a_search_names_the_first_row_that_differs(searched: Callable[..., Searched]) -> None:
+    """Two kernels that mask differently are told apart by the first launch and row that show it."""
+    found = searched(*named("finite-mask"))
+    assert str(found.difference).startswith("launch 0, row 0: normal, 61 tokens in 1 slices, p 0.")
+
+
+def test_a_search_that_fails_is_a_difference(searched: Callable[..., Searched]) -> None:
+    """A mutant that raises, or a process that is silent for too long, was not compared, and so is not alike."""
+    found = searched(CRASH)
+    assert found.rows == 0
+    assert str(found.difference).startswith("could not be compared: exit status 1: ")
+    with pytest.MonkeyPatch.context() as hurried:
+        hurried.setattr(search, "SILENCE", 0)
+        assert searched(NOTHING).difference == "could not be compared: no launch in 0 s"
+
+
+def test_chosen_mutants_are_said_to_be_chosen(run: tuple[Path, Result], matrix: Path, tmp_path: Path) -> None:
+    """With --only, the terminal, the page and the record name both numbers; a name that is none is one line."""
+    out, done = run
+    assert done.output.splitlines()[0] == f"chosen      4 of the {len(MUTANTS) + 2} of the catalogue"
+    assert record(out)["catalogue"] == len(MUTANTS) + 2
+    assert f"chosen from the {len(MUTANTS) + 2} of the catalogue" in (out / "mutants.html").read_text(encoding="utf-8")
+    with pytest.raises(RunError, match="--only no-such: no mutant of this name"):
+        mutants.mutants(matrix, tmp_path / "other", MUTANTS, only=["no-such"])
+
+
+@pytest.mark.parametrize("number", range(len(draws.SHAPES) * len(draws.KINDS)))
+def test_every_drawn_launch_is_admissible(number: int) -> None:
+    """Logits are finite, p lies between 0 and 1, and the same number draws the same bits."""
+    one, again = draws.draw(number, 8), draws.draw(number, 8)
+    assert one.logits.shape == (8, draws.SHAPES[number % len(draws.SHAPES)][0])
+    assert one.logits.dtype == one.p.dtype == np.float32
+    assert np.isfinite(one.logits).all()
+    assert ((one.p > 0) & (one.p < 1)).all()
+    assert (one.logits.tobytes(), one.p.tobytes()) == (again.logits.tobytes(), again.p.tobytes())
+
+
+@pytest.mark.parametrize("kind", range(len(draws.KINDS)))
+def test_drawn_rows_meet_their_boundaries(kind: int) -> None:
+    """On a quarter of a launch's rows at least, p is the mass of a prefix, rounded to fp32."""
+    launch = draws.draw(len(draws.SHAPES) * kind, 64)
+    ordered = -np.sort(-launch.logits.astype(np.float64), axis=1)
+    weights = np.exp(ordered - ordered[:, :1])
+    masses = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
+    rounded = masses.astype(np.float32).clip(max=draws.MOST)
+    assert (rounded == launch.p[:, None]).any(axis=1).sum() >= 16
 
 
 # ---------------------------------------------------------------------------------------------- what decides
@@ -280,7 +337,7 @@ def test_what_lives_is_survived_unless_argued_and_searched(
 ) -> None:
     """An argument alone, a search alone, a short search or a difference found do not make a mutant equivalent."""
     mutant = replace(NOTHING, equivalence=argument)
-    assert mutants.Outcome(mutant, SOURCE, (), search.Searched(rows, difference)).outcome == outcome
+    assert mutants.Outcome(mutant, SOURCE, (), Searched(rows, rows, "here", difference)).outcome == outcome
     assert mutants.Outcome(mutant, SOURCE, ()).outcome == "survived"
     assert mutants.Outcome(mutant, SOURCE, (mutants.Stop("a", 0, "patch_hole"),)).outcome == "killed"
 

@@ -29,7 +29,11 @@ BASE = [Requirement(line) for line in PROJECT["project"]["dependencies"]]
 #: That release names its own versions, of far more than is used here, so the lock leaves them to it.
 UNLOCKED = "vllm"
 #: The modules that need an extra; no other module imports what one brings.
-EXTRA_OF = {"worker": "kernel", "kernels": "kernel", "timing": "kernel", "real": "exact", "compiled": "fast"}
+EXTRA_OF = dict.fromkeys(("worker", "kernels", "timing", "searching"), "kernel") | {
+    "real": "exact",
+    "compiled": "fast",
+    "signing": "sign",
+}
 LOCKED_EXTRAS = [Requirement(line) for extra, lines in EXTRAS.items() if extra != UNLOCKED for line in lines]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -115,13 +119,16 @@ def test_environment_yml_is_current() -> None:
 
 
 def test_environment_yml_holds_every_way_in() -> None:
-    """It is plain YAML with the base, kernel, exact, vllm and lab dependencies; torch, Triton and vLLM come by pip."""
+    """It is plain YAML with the base dependencies and those of five extras; torch, Triton and vLLM come by pip."""
     made = YAML(typ="safe").load(ROOT / "environment.yml")
     conda = [line for line in made["dependencies"] if isinstance(line, str)]
     (pip,) = [entry["pip"] for entry in made["dependencies"] if not isinstance(entry, str)]
     pip = [line for line in pip if line != "--editable ."]
     names = {canonicalize_name(Requirement(line.replace("python=", "python==")).name) for line in [*conda, *pip]}
-    wanted = [*BASE, *(Requirement(line) for extra in ("kernel", "exact", "vllm", "lab") for line in EXTRAS[extra])]
+    wanted = [
+        *BASE,
+        *(Requirement(line) for extra in ("kernel", "exact", "sign", "vllm", "lab") for line in EXTRAS[extra]),
+    ]
     assert names == {canonicalize_name(requirement.name) for requirement in wanted} | {"python", "pip"}
     assert {"torch", "triton", "vllm"} <= {Requirement(line).name for line in pip}
 

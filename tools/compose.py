@@ -355,7 +355,7 @@ def cpu(title: str, patch: dict[str, Any]) -> dict[str, Any]:
 
 def mutants() -> dict[str, Any]:
     """Return the draft of the matrix that wrong kernels are run over."""
-    limits = {"vocabulary": 50000, "batch": 4, "rows": 32}
+    limits = {"vocabulary": 50000, "batch": 8, "rows": 32}
     limits |= {"launch_seconds": 60, "total_seconds": 180, "retained_bytes": 64_000_000}
     return {
         **cpu("wrong kernels: mutants of commit 0a1276e against vLLM 0.31.0, on the interpreter", commit()),

@@ -22,6 +22,7 @@ def mutant_cases(captured: Any) -> Iterator[dict[str, Any]]:
     yield dense_ties()
     yield adjacent()
     yield on_a_pivot()
+    yield at_prefix_sums()
     yield offset()
     yield real(captured)
 
@@ -127,6 +128,24 @@ def on_a_pivot() -> dict[str, Any]:
     row = [same(0, 1), same(-90, 99), same(-7.666778087615967, 170), same(-90, 3730)]
     about = "170 tokens whose probability is exactly a pivot; needed by the second row, not by the first."
     return written("on-a-pivot", about, [row, row], ["0.5", "0.95"], 1)
+
+
+def at_prefix_sums() -> dict[str, Any]:
+    """Return rows whose p is the mass of a prefix, rounded to fp32: there the search's comparisons with p decide.
+
+    Found among drawn rows by two emulations of the kernel, one with NumPy's exp and one with the rounded exp of
+    binary64, so that a kill does not hang on the last bit of an exp.  Mutants that "no row can tell" die on them.
+    """
+    rows = [
+        [(0, 1), (-0.899, 1), (-1.798, 1), (-2.698, 1), (-3.147, 3), (-3.597, 6), (-4.046, 3)],
+        [(0, 1), (-2.813, 1), (-5.626, 1), (-8.439, 1), (-14.064, 5), (-19.69, 2), (-22.503, 1), (-25.316, 4)],
+        [(0.441, 2), (-0.284, 10), (-0.639, 4)],
+        [(0, 1), (-7.123, 2), (-10.685, 3), (-14.247, 2), (-17.808, 1), (-21.37, 1), (-24.932, 1), (-28.493, 5)],
+        [(0, 2), (-7.606, 1), (-15.212, 1), (-19.015, 4), (-26.621, 2), (-30.424, 2), (-34.227, 4)],
+    ]
+    ps = ["0.7919256", "0.9999963", "0.24385405", "0.99993014", "0.99999994"]
+    parts = [[same(value, repeat) for value, repeat in row] for row in rows]
+    return written("p-at-prefix-sums", "p is the mass of a prefix, to the last bit of fp32.", parts, ps, 1)
 
 
 def offset() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from toppgate.errors import ToppgateError
+from toppgate.errors import ToppgateError, printable
 
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else there.")
 _dir = click.argument("directory", type=click.Path(path_type=Path))
@@ -96,12 +96,32 @@ def _report(directory: Path, verdict: dict[str, Any], receipt: str, as_json: boo
 
 @cli.command()
 @_dir
+@click.option("--key", type=click.Path(path_type=Path), required=True, help="An ed25519 private key, a PEM file.")
 @_json
-def verify(directory: Path, as_json: bool) -> None:
-    """Re-derive everything in a sealed run DIRECTORY from its bytes."""
+def sign(directory: Path, key: Path, as_json: bool) -> None:
+    """Verify a sealed run DIRECTORY and sign its receipt, beside it."""
+    from toppgate import signing  # noqa: PLC0415
     from toppgate import verify as verifier  # noqa: PLC0415
 
     found = verifier.verify(_existing(directory))
+    if found.difference is not None:
+        raise ToppgateError(f"{directory}: not signed, since it does not verify: {found.difference}")
+    keyid, path = signing.sign(directory, key), directory / signing.NAME
+    result = {"verdict": found.verdict, "keyid": keyid, "signature": str(path)}
+    _say(result, lambda: click.echo(f"signed      {path}: {found.verdict}, key {keyid}"), as_json)
+
+
+@cli.command()
+@_dir
+@click.option(
+    "--key", type=click.Path(path_type=Path), help="Ask for a signature by this ed25519 public key, a PEM file."
+)
+@_json
+def verify(directory: Path, key: Path | None, as_json: bool) -> None:
+    """Re-derive everything in a sealed run DIRECTORY from its bytes."""
+    from toppgate import verify as verifier  # noqa: PLC0415
+
+    found = verifier.verify(_existing(directory), key)
 
     def text() -> None:
         for note in found.notes:
@@ -141,7 +161,7 @@ def show(directory: Path, case: str | None, row: int | None, as_json: bool) -> N
 
     def text() -> None:
         for line in shower.lines(directory, case, row):
-            click.echo(line)
+            click.echo(printable(line))
 
     found: dict[str, Any] = {"verdict": shower.verdict(directory)} if case is None else {}
     if case is not None:
@@ -154,9 +174,10 @@ def show(directory: Path, case: str | None, row: int | None, as_json: bool) -> N
 @cli.command()
 @_params
 @click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; default reports/<params stem>.")
+@click.option("--only", multiple=True, metavar="NAME", help="Run this mutant alone; may be given several times.")
 @click.option("--search", is_flag=True, help="Search 100,000 rows for each mutant that lives: hours without a GPU.")
 @_json
-def mutants(params: Path, out: Path | None, search: bool, as_json: bool) -> None:
+def mutants(params: Path, out: Path | None, only: tuple[str, ...], search: bool, as_json: bool) -> None:
     """Run wrong kernels over a frozen PARAMS file and say which of them no row stops."""
     from toppgate import kills, mutations  # noqa: PLC0415
     from toppgate import mutants as runner  # noqa: PLC0415
@@ -164,7 +185,7 @@ def mutants(params: Path, out: Path | None, search: bool, as_json: bool) -> None
     began = time.monotonic()
     watched = not as_json and sys.stderr.isatty()
     told = (lambda name: click.echo(f"ran {name}", err=True)) if watched else str
-    directory, record = runner.mutants(params, out, mutations.MUTANTS, searching=search, told=told)
+    directory, record = runner.mutants(params, out, mutations.MUTANTS, only=only, searching=search, told=told)
 
     def text() -> None:
         for line in kills.lines(record):
@@ -172,7 +193,7 @@ def mutants(params: Path, out: Path | None, search: bool, as_json: bool) -> None
         click.echo(f"wall time   {time.monotonic() - began:.0f} s")
         click.echo(f"page        {directory / 'mutants.html'}")
 
-    keys = ("mutants", "killed", "equivalent", "survived", "killed_by_evidence_alone", "patch_stops", "table")
+    keys = ("catalogue", "mutants", *runner.OUTCOMES, "killed_by_evidence_alone", "patch_stops", "table")
     _say({key: record[key] for key in keys} | {"directory": str(directory)}, text, as_json)
     sys.exit(0 if record["survived"] == 0 else 1)
 

@@ -5,19 +5,24 @@
     ├─ SourceError                a kernel or host source that cannot be had: spec and reason
     ├─ InputError                 captured logits that cannot be read: file, tensor, value got, value expected
     │  └─ InputDriftError         … that are not the frozen ones
-    └─ RunError                   a run directory that cannot be used: path and reason
+    ├─ RunError                   a run directory that cannot be used: path and reason
+    └─ SigningError               a key or an envelope that cannot be used: path and reason
 
 A verdict is never an exception: stop codes are values (see ``codes``).  A finding that has a stop code
 but surfaces before the first stage, such as a drifted source, is a ``ToppgateError`` that names the code.
 """
 
 
+def printable(text: str) -> str:
+    """Return text as one line that a terminal only shows: what it would obey, line ends included, is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class ToppgateError(Exception):
     """The base of all: its text is one line, made for a person; what a terminal would obey is escaped."""
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.split())
-        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
+        super().__init__(printable(" ".join(message.split())))
 
 
 class ParamsError(ToppgateError):
@@ -38,3 +43,7 @@ class InputDriftError(InputError):
 
 class RunError(ToppgateError):
     """A run directory that cannot be used."""
+
+
+class SigningError(ToppgateError):
+    """A key that cannot be used, or an envelope that cannot be signed."""

@@ -128,8 +128,9 @@ def run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
 
 
 def run_texts(run: Run, texts: Mapping[str, bytes], provided: host.Host, told: Told = str) -> list[Side]:
-    """Run kernels by name and text, two at a time, each with the frozen total time to itself; tell of each one done.
+    """Run kernels by name and text, each with the frozen total time to itself; tell of each one done.
 
+    As many run at a time as there are cores, but two on a GPU.
     Side effects: ``outputs/`` and ``scratch/`` of the run directory.
     """
     (run.directory / "outputs").mkdir(exist_ok=True)
@@ -139,7 +140,7 @@ def run_texts(run: Run, texts: Mapping[str, bytes], provided: host.Host, told: T
         work(run, side, texts[side.name], provided, time.monotonic() + run.params.limits.total_seconds)
         told(side.name)
 
-    pool = ThreadPoolExecutor(len(SIDES))
+    pool = ThreadPoolExecutor(len(SIDES) if run.params.device == "cuda" else os.cpu_count())
     try:
         for done in [pool.submit(one, side) for side in sides]:
             done.result()
@@ -186,7 +187,7 @@ def _starter(params: Params, scratch: Path) -> cuda.Start:
     """Return how to start a process of a side."""
 
     def start(module: str, job: Path, more: Mapping[str, str]) -> Worker:
-        return Worker(module, job, {**_environment(params, scratch), **more}, scratch / "stderr.txt")
+        return Worker(module, job, {**environment(params.device, scratch / "triton"), **more}, scratch / "stderr.txt")
 
     return start
 
@@ -264,10 +265,10 @@ def output_path(directory: Path, case: str, side: str) -> Path:
     return directory / "outputs" / f"{case}.{side}.safetensors"
 
 
-def _environment(params: Params, scratch: Path) -> dict[str, str]:
-    """The worker's environment: this one, with the device chosen, and fresh caches for what is compiled."""
-    chosen = {"TRITON_CACHE_DIR": str(scratch / "triton")}
-    if params.device == "interpreter":
+def environment(device: str, compiled: Path) -> dict[str, str]:
+    """Return a worker's environment: this one, with the device chosen, and a place for what is compiled."""
+    chosen = {"TRITON_CACHE_DIR": str(compiled)}
+    if device == "interpreter":
         chosen |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     return {**os.environ, **chosen}
 

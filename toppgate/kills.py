@@ -32,6 +32,8 @@ def _cases(record: Record) -> Iterator[Record]:
 
 def lines(record: Record) -> Iterator[str]:
     """Yield the record as text for a terminal: counts, and every mutant that was not killed."""
+    if record["mutants"] < record["catalogue"]:
+        yield f"chosen      {record['mutants']} of the {record['catalogue']} of the catalogue"
     for name in ("mutants", "killed", "equivalent", "survived"):
         yield f"{name:11} {record[name]}"
     for line in record["table"]:
@@ -42,4 +44,5 @@ def lines(record: Record) -> Iterator[str]:
 def _search(searched: Any) -> str:
     if searched is None:
         return ""
-    return f" {searched['rows']} rows searched: {searched['difference'] or 'no difference'}."
+    where = f"{searched['rows']} rows searched ({searched['device']})"
+    return f" {where}: {searched['difference'] or 'no difference'}."

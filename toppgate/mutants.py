@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,7 +75,13 @@ class Outcome:
 
 
 def mutants(
-    path: Path, out: Path | None, catalogue: Sequence[Mutant], *, searching: bool = False, told: Told = str
+    path: Path,
+    out: Path | None,
+    catalogue: Sequence[Mutant],
+    *,
+    only: Sequence[str] = (),
+    searching: bool = False,
+    told: Told = str,
 ) -> tuple[Path, Record]:
     """Run a catalogue over a frozen params file; write and return ``mutants.json``, and ``mutants.html``.
 
@@ -82,25 +89,30 @@ def mutants(
     ----------
     path : a frozen params file
     out : where both files go; None for ``reports/<params stem>``.  Nothing is overwritten
+    only : names of mutants; the others are left out, and the record says so.  Empty for the whole catalogue
     searching : search for a difference, on many rows, for each mutant that no row killed
     told : is given the name of each kernel that is done
 
     Raises
     ------
-    ToppgateError : the params, a source or an edit cannot be used; or stock or the unmutated patch did not deliver
-        every case, so nothing could be compared with it
+    ToppgateError : the params, a source, a name or an edit cannot be used; or stock or the unmutated patch did not
+        deliver every case, so nothing could be compared with it
     """
+    if unknown := sorted(set(only) - {mutant.name for mutant in catalogue}):
+        raise RunError(f"--only {unknown[0]}: no mutant of this name is in the catalogue")
+    chosen = [mutant for mutant in catalogue if mutant.name in only or not only]
     target = (out or Path("reports") / path.stem).absolute()
     checked = runner.prepare(path, target)
     provided = host.provide(checked.host.model_dump(mode="json", exclude_unset=True), published.cache())
     texts = {name: _resolve(checked, name) for name in evidence.SIDES}
-    wrong = {each.name: mutate.apply(texts["patch"].decode(), each).encode() for each in catalogue}
+    wrong = {each.name: mutate.apply(texts["patch"].decode(), each).encode() for each in chosen}
     with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
         found = _execute(Path(scratch) / "run", checked, {**texts, **wrong}, provided, told)
-        own, outcomes = _judge(found, catalogue)
-    if searching:
-        outcomes = [_searched(each, checked, provided, texts["patch"], wrong[each.mutant.name]) for each in outcomes]
-    record = _record(found, own, outcomes)
+        own, outcomes = _judge(found, chosen)
+        if searching:
+            seek = partial(search.search, provided, texts["patch"], scratch=Path(scratch), rows=search.ROWS)
+            outcomes = [_searched(each, wrong[each.mutant.name], seek, told) for each in outcomes]
+    record = _record(found, own, outcomes, len(catalogue))
     _write(target, record)
     return target, record
 
@@ -166,16 +178,17 @@ def _stops(found: Evidence, side: str, reference: Callable[..., oracle.Reference
     ]
 
 
-def _searched(each: Outcome, checked: Params, provided: host.Host, original: bytes, mutant: bytes) -> Outcome:
+def _searched(each: Outcome, text: bytes, seek: Callable[[bytes], Searched], told: Told) -> Outcome:
     if each.kills:
         return each
-    return replace(each, searched=search.search(checked, provided, original, mutant, search.ROWS))
+    told(f"a search for {each.mutant.name}")
+    return replace(each, searched=seek(text))
 
 
 # ---------------------------------------------------------------------------------------------- the record
 
 
-def _record(found: Evidence, own: list[Stop], outcomes: list[Outcome]) -> Record:
+def _record(found: Evidence, own: list[Stop], outcomes: list[Outcome], catalogue: int) -> Record:
     values = found.params.values()
     environment = found.executed["sides"]["patch"]["environments"][0]
     ended = [each.outcome for each in outcomes]
@@ -193,6 +206,7 @@ def _record(found: Evidence, own: list[Stop], outcomes: list[Outcome]) -> Record
             side: {"describe": source.describe(values[side]), "sha256": found.executed["sides"][side]["source"]}
             for side in evidence.SIDES
         },
+        "catalogue": catalogue,
         "mutants": len(outcomes),
         **{name: ended.count(name) for name in OUTCOMES},
         "killed_by_evidence_alone": len(by_evidence),

@@ -2,10 +2,9 @@
 
 Patterns are short expressions of the kernel's own names; ``mutate`` refuses one that does not match exactly once.
 
-Left out, because no row can tell them from the patch: the guard that keeps the maximum (the maximum is above every
-pivot that is ever chosen, which has a token above it), strict comparisons with p in the search (the fallback then
-chooses the same pivot), and another choice among pivots of one round that all qualify (what lies above them is the
-same).  Also left out: a fallback that may drop its whole tie group, which is closer to exact top-p than the patch.
+An argument that no row can tell a mutant from the patch stands in the mutant, and counts only beside a search.  Four
+more were once left out on such arguments, and rows kill all four: in fp32, above a pivot need not lie what arithmetic
+says.
 """
 
 from typing import Final
@@ -20,9 +19,21 @@ _STEP: Final = "_topp_sb_step_kernel"
 _MASK: Final = "_topp_sb_mask_kernel"
 
 
-def _family(name: str, *mutants: tuple[str, str, str, str, str]) -> tuple[Mutant, ...]:
+def _family(name: str, *mutants: tuple[str, ...]) -> tuple[Mutant, ...]:
+    """Each mutant is given as its name, function, pattern, replacement and sentence, and an argument if it has one."""
     return tuple(Mutant(each[0], name, *each[1:]) for each in mutants)
 
+
+#: Why ``maximum-unguarded`` is the patch.
+_MONOTONE: Final = (
+    "A row is masked only with a pivot whose mass, the sum of the probabilities above it, reached p; p > 0, so at "
+    "least one token's probability is above the pivot.  The mask computes the probability by the expression of the "
+    "search, from the same logits, maximum and normalizer.  The maximum's is exp(0) / Z = 1 / Z, and no token's is "
+    "larger: its exponent is below 0, exp does not exceed 1 there, and a division does not turn the order of its "
+    "numerators.  So each token that equals the maximum is above the pivot by its probability, and the guard adds "
+    "nothing; the tie budget, which comes after it, is the same.  It would add something only where exp or the "
+    "division were not monotonic near the maximum, or where a comparison took a subnormal p for 0."
+)
 
 _PREDICATE = _family(
     "mask predicate",
@@ -41,6 +52,14 @@ _PREDICATE = _family(
         "The threshold is rebuilt in logit space; only the maximum is safe.",
     ),
     ("pivot-kept", _MASK, "prob > pivot", "prob >= pivot", "A token that sits on the pivot is kept."),
+    (
+        "maximum-unguarded",
+        _MASK,
+        r"\(prob > pivot\) \|.*",
+        "prob > pivot",
+        "Nothing but its probability keeps the maximum.",
+        _MONOTONE,
+    ),
 )
 
 _WITHIN = _family(
@@ -62,6 +81,7 @@ _WITHIN = _family(
         "0.0) / dup + 0.5",
         "The surplus in tokens is rounded to nearest, not down.",
     ),
+    ("none-of-group", _COMBINE, r"numkeep, 1\.0", "numkeep, 0.0", "The whole tie group may be dropped."),
     ("group-of-one", _COMBINE, r"gmin \* nmin", "gmin", "A pivot qualifies by one token of its tie group."),
 )
 
@@ -129,6 +149,15 @@ _SEARCH = _family(
     "pivot search",
     ("pivot-counted-above", _STEP, "pr2 > pivs", "pr2 >= pivs", "The search counts a token on a pivot as above it."),
     ("group-not-needed", _COMBINE, "nmin < p", "nmin <= p", "A pivot qualifies though p is reached without its group."),
+    ("qualifies-above-p", _COMBINE, r"\(mass >= p\)", "(mass > p)", "A pivot whose mass is p does not qualify."),
+    ("bracket-above-p", _COMBINE, "= mass >= p", "= mass > p", "A pivot whose mass is p counts as too high."),
+    (
+        "lowest-qualifying",
+        _COMBINE,
+        "ok, fidx",
+        "ok & (tl.cumsum(ok.to(tl.int32)) == 1), fidx",
+        "Of the pivots that qualify in a round, the lowest is taken.",
+    ),
     ("one-round-fewer", _MASK, "NUM_ROUNDS - 1", "NUM_ROUNDS - 2", "The fallback is taken one round early."),
     ("no-last-round", _MASK, "== NUM_ROUNDS - 1", "== NUM_ROUNDS", "The fallback is never taken."),
     ("fallback-to-bracket", _COMBINE, "pivot = best", "pivot = lo", "The fallback takes the bracket's old lower end."),

@@ -3,94 +3,96 @@
 Equality on searched rows proves nothing by itself: a mutant is *equivalent* only with a written argument beside it.
 """
 
-import itertools
+import json
+import os
 import shutil
-import tempfile
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from toppgate import execute, host, inputs
-from toppgate.schema import Case, Limits, Params
-from toppgate.stage import Run
+from toppgate import draws, execute, host
+from toppgate.processes import Worker
 
 #: Rows to search before two kernels may be called equivalent.
 ROWS: Final = 100_000
 
-#: Rows a launch, and launches a worker makes before its outputs are compared.
-BATCH, LAUNCHES = 64, 256
+#: Rows of a launch, the most that the split path takes.
+BATCH: Final = 64
 
-#: What the launches go through, side by side; their lengths share no factor, so every combination comes.
-SCALES: Final = ("1", "3", "8")
-ROUNDINGS: Final = ("none", "bfloat16")
-VOCABULARIES: Final = (61, 257, 1000, 2049, 4096)
-#: p of the last rows of a launch; those of the others are spread evenly.
-HIGH: Final = ("0.999", "0.99999")
-
-_ORIGINAL, _MUTANT = "patch", "mutant"
+#: Seconds without a launch, compiling included, after which a searching process counts as hanging.
+SILENCE: Final = 600
 
 
 @dataclass(frozen=True)
 class Searched:
-    """How many rows were compared, and the first launch whose outputs differ; None where all are the same bits."""
+    """How many rows were compared, on what, and the first that differs; None where all are the same bits.
+
+    ``masked`` counts the rows of which the original masked something, so that two kernels that do nothing are seen.
+    """
 
     rows: int
+    masked: int
+    device: str
     difference: str | None
 
 
-def search(checked: Params, provided: host.Host, original: bytes, mutant: bytes, rows: int) -> Searched:
+def device() -> str:
+    """Return what a search runs on: ``cuda`` where there is an NVIDIA device, else ``interpreter``."""
+    return "cuda" if shutil.which("nvidia-smi") else "interpreter"
+
+
+def search(provided: host.Host, original: bytes, mutant: bytes, rows: int, scratch: Path) -> Searched:
     """Compare two kernel texts on at least ``rows`` drawn rows, or up to the first launch that differs.
 
-    On a GPU where there is one, else on the interpreter.  Side effects: worker processes and a temporary directory.
+    Side effects: one process a core, at most one a shape of ``draws``, and files in ``scratch``.  What is compiled is
+    kept in it by text, so searches that share it compile the original once.  A process that dies or hangs is a
+    difference.
     """
-    drawn = itertools.islice(draw(), -(-rows // BATCH))
-    compared = 0
-    while chunk := list(itertools.islice(drawn, LAUNCHES)):
-        with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
-            run = _run(Path(scratch), checked, chunk)
-            sides = execute.run_texts(run, {_ORIGINAL: original, _MUTANT: mutant}, provided)
-            for case in run.params.cases:
-                compared += case.batch
-                if not _same(*(side.cases[case.id] for side in sides)):
-                    return Searched(compared, f"{case.about}, {case.batch} rows of {case.vocabulary}")
-    return Searched(compared, None)
-
-
-def draw() -> Iterator[Case]:
-    """Yield launches without end: one p a row, the seed counting up, rows in one slice and in two."""
-    for seed in itertools.count():
-        scale, rounding, vocabulary = (each[seed % len(each)] for each in (SCALES, ROUNDINGS, VOCABULARIES))
-        rows = {"kind": "normal", "seed": str(seed), "scale": scale, "rows": BATCH, "vocabulary": vocabulary}
-        about = f"seed {seed}, scale {scale}, rounding {rounding}"
-        case = {"id": f"seed-{seed}", "about": about, "role": "ordinary", "rows": rows | {"round": rounding}}
-        spread = [str((row + 0.5) / BATCH) for row in range(BATCH - len(HIGH))]
-        yield Case.model_validate({**case, "p": [*spread, *HIGH], "compute_units": BATCH << seed % 2})
-
-
-def _run(directory: Path, checked: Params, drawn: list[Case]) -> Run:
-    """Write the launches' inputs and return a run over them, without a frozen digest: nothing is judged."""
-    (directory / "inputs").mkdir()
-    cases = []
-    for case in drawn:
-        made = inputs.generate(case)
-        inputs.save(made, directory / "inputs" / f"{case.id}.safetensors")
-        cases.append(case.model_copy(update={"shape": list(made.logits.shape), "input": made.sha256}))
-    device = "cuda" if shutil.which("nvidia-smi") else "interpreter"
-    limits = Limits(
-        vocabulary=max(VOCABULARIES),
-        batch=BATCH,
-        rows=BATCH * LAUNCHES,
-        launch_seconds=600,
-        total_seconds=86_400,
-        retained_bytes=2**40,
+    home = scratch / f"search-{len(list(scratch.glob('search-*')))}"
+    home.mkdir()
+    (home / "original.py").write_bytes(original)
+    (home / "mutant.py").write_bytes(mutant)
+    chosen, launches = device(), range(-(-rows // BATCH))
+    count = min(os.cpu_count() or 1, len(draws.SHAPES))
+    workers = []
+    for number in range(count):
+        share = [launch for launch in launches if launch % len(draws.SHAPES) % count == number]
+        job = {"device": chosen, "batch": BATCH, "launches": share, "host_sha256": provided.sha256}
+        job["host"] = None if provided.path is None else str(provided.path)
+        path = home / f"job-{number}.json"
+        path.write_text(json.dumps(job | {side: str(home / f"{side}.py") for side in ("original", "mutant")}))
+        environment = execute.environment(chosen, scratch / "triton")
+        workers.append(Worker("toppgate.searching", path, environment, home / f"stderr-{number}.txt"))
+    try:
+        found = [_follow(worker) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    events = [event for each in found for event in each if "launch" in event]
+    environments = [event["environment"] for each in found for event in each if "environment" in event]
+    differing = sorted((event["launch"], event["difference"]) for event in events if event["difference"])
+    return Searched(
+        rows=sum(event["rows"] for event in events),
+        masked=sum(event["masked"] for event in events),
+        device=_describe(environments[0]) if environments else chosen,
+        difference=differing[0][1] if differing else None,
     )
-    update = {"cases": cases, "device": device, "limits": limits, "frozen": None}
-    return Run(directory, checked.model_copy(update=update), "", "", "search")
 
 
-def _same(original: dict[str, Any], mutant: dict[str, Any]) -> bool:
-    """Both delivered, each the same output every time, and the two outputs are the same bits."""
-    passed = original["code"] == mutant["code"] == "pass"
-    outputs = {*original["repeats"], *mutant["repeats"]}
-    return passed and len(outputs) == 1
+def _describe(environment: dict[str, Any]) -> str:
+    return ", ".join([environment["device"], *(f"{name} {environment[name]}" for name in ("torch", "triton"))])
+
+
+def _follow(worker: Worker) -> list[dict[str, Any]]:
+    """Return a process's events, and how it failed, if it did, as one more."""
+    events, problem = [], None
+    try:
+        while (event := worker.event(time.monotonic() + SILENCE)) is not None:
+            events.append(event)
+    except TimeoutError:
+        problem = f"no launch in {SILENCE} s"
+    problem = problem or worker.end(grace=5)
+    if problem is not None:
+        events.append({"launch": -1, "rows": 0, "masked": 0, "difference": f"could not be compared: {problem}"})
+    return events

@@ -14,8 +14,10 @@ The checks, in order; the first that fails is named:
  8. the receipt says what the verdict says, word for word, and no more;
  9. notebooks and pages show what the run's results give, drawn again where the same toppgate and libraries drew them.
 
-It proves that the files are consistent and that the judgement follows from the masks.  Unsigned, it cannot prove that a
-GPU, or anything else, produced them.
+Between 2 and 3, a signature: an envelope that is there must hold this receipt, and be signed by the key that is given.
+
+It proves that the files are consistent and that the judgement follows from the masks.  It cannot prove that a GPU, or
+anything else, produced them; signed, that the holder of a key says so.
 """
 
 import hashlib
@@ -29,8 +31,8 @@ from typing import Any
 import rfc8785
 
 import toppgate
-from toppgate import agreement, codes, fingerprint, harness, inputs, judge, notebooks, params, redraw
-from toppgate.errors import RunError, ToppgateError
+from toppgate import agreement, codes, fingerprint, harness, inputs, judge, notebooks, params, redraw, signing
+from toppgate.errors import RunError, SigningError, ToppgateError, printable
 from toppgate.judge import Judgement
 from toppgate.schema import Case, Params
 from toppgate.stage import Stop
@@ -41,26 +43,32 @@ PARTIAL = re.compile(r"\.partial-[0-9a-f]{8}$")
 
 @dataclass(frozen=True)
 class Verified:
-    """``difference`` is None where everything agrees, and names the first difference otherwise."""
+    """``difference`` is None where everything agrees, and names the first difference otherwise; each text is one line.
+
+    They quote the directory, which may hold names and values that a terminal would obey.
+    """
 
     verdict: str
     difference: str | None
     notes: tuple[str, ...] = ()
 
 
-def verify(directory: Path) -> Verified:
-    """Verify a sealed run directory.
+def verify(directory: Path, key: Path | None = None) -> Verified:
+    """Verify a sealed run directory; with ``key``, a public key in a PEM file, it must be signed by it.
 
-    Raises ``RunError`` where it is unsealed or its receipt cannot be read at all; a difference is a value.
+    Raises ``RunError`` where it is unsealed or its receipt cannot be read at all, and ``SigningError`` where the key
+    cannot be used; a difference is a value.
     """
     receipt = _receipt(directory)
     said = str(_at(receipt, "predicate", "verdict", "verdict"))
     notes: list[str] = []
     try:
-        difference = next(_differences(directory, receipt, notes), None)
+        difference = next(_differences(directory, receipt, key, notes), None)
+    except SigningError:
+        raise
     except (ToppgateError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         difference = f"cannot be re-derived: {type(error).__name__}: {' '.join(str(error).split())}"
-    return Verified(said, difference, tuple(notes))
+    return Verified(printable(said), difference and printable(difference), tuple(map(printable, notes)))
 
 
 def _receipt(directory: Path) -> dict[str, Any]:
@@ -79,9 +87,12 @@ def _receipt(directory: Path) -> dict[str, Any]:
     return found
 
 
-def _differences(directory: Path, receipt: dict[str, Any], notes: list[str]) -> Iterator[str]:
+def _differences(directory: Path, receipt: dict[str, Any], key: Path | None, notes: list[str]) -> Iterator[str]:
     yield from _self_digest(directory, receipt)
     yield from _files(directory, receipt)
+    yield from signing.differences(directory, key)
+    if key is None and (directory / signing.NAME).exists():
+        notes.append("signed, but the signature was not checked: no key was given")
     frozen = params.read(directory / "params.yml")
     yield from _params(directory, frozen)
     yield from _harness(directory, receipt)
@@ -135,7 +146,7 @@ def _files(directory: Path, receipt: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: an empty directory, which no run has"
     for name in sorted(set(said) - here):
         yield f"{name}: named by the receipt, but not there"
-    for name in sorted(here - set(said) - {"receipt.json"}):
+    for name in sorted(here - set(said) - {"receipt.json", signing.NAME}):
         yield f"{name}: there, but not named by the receipt"
     for name, digest in sorted(said.items()):
         found = hashlib.sha256((directory / name).read_bytes()).hexdigest()
