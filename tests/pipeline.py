@@ -189,7 +189,7 @@ def papermill(
 def unsealed(run: Path, target: Path) -> Path:
     """Return a copy of a sealed run as it was after stage 2."""
     copy = Path(shutil.copytree(run, target))
-    for name in ("receipt.json", "rows.jsonl", "verdict.json", "3_gate.ipynb", "3_gate.html"):
+    for name in ("receipt.json", "rows.jsonl", "verdict.json", "3_gate.ipynb", "3_gate.html", "summary.md"):
         (copy / name).unlink()
     return copy
 

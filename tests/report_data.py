@@ -4,7 +4,10 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from toppgate import codes
+import numpy as np
+
+from toppgate import codes, oracle
+from toppgate.neighbourhood import Neighbourhood, neighbourhood
 
 Record = dict[str, Any]
 
@@ -115,6 +118,18 @@ def make_verdict(rows: list[Record]) -> Record:
         "banners": ["Stock and patch were launched with different slices in case smollm2-p999."] if stops else [],
         "statement": codes.STATEMENT,
     }
+
+
+def make_around(rows: list[Record]) -> dict[tuple[Any, Any], Neighbourhood]:
+    """Return a neighbourhood for each stopped row: a real one, with a token lost and six more."""
+    logits = np.linspace(4, -4, 400, dtype=np.float32).round(1)
+    reference = oracle.reference(logits, np.float32(0.9))
+    stock, patch = (np.zeros(logits.size, np.bool_) for _ in range(2))
+    stock[reference.order[: reference.count + 2]] = True
+    patch[reference.order[: reference.count + 6]] = True
+    patch[reference.order[reference.count - 2]] = False
+    around = neighbourhood(reference, logits, stock, patch)
+    return {(row["case"], row["row"]): around for row in rows if row["code"] != codes.PASS}
 
 
 def make_generator(forced: bool, rows: int, vocabulary: int) -> Record:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline import ROOT, environment, toppgate
+from pipeline import ROOT, environment, papermill, toppgate, unsealed
 
 from toppgate import codes, harness, notebooks, params
 
@@ -17,7 +17,7 @@ FILES = {
     "params.yml",
     *("1_capture.json", "1_capture.ipynb", "1_capture.html"),
     *("2_execute.json", "2_execute.ipynb", "2_execute.html"),
-    *("3_gate.ipynb", "3_gate.html", "rows.jsonl", "verdict.json", "receipt.json"),
+    *("3_gate.ipynb", "3_gate.html", "rows.jsonl", "verdict.json", "summary.md", "receipt.json"),
 }
 
 
@@ -132,5 +132,21 @@ def test_a_wrong_patch_is_a_stop(stopped_run: Run) -> None:
     ]
     page = html.unescape((directory / "3_gate.html").read_text())
     assert "■</span> STOP" in page
+    assert page.count("<summary>Why row ") == 2
+    summary = (directory / "summary.md").read_text()
+    assert summary.startswith("### toppgate: STOP – tiny\n\nFirst stop: case forced, row 0: `forced_all_masked`. ")
     assert codes.SENTENCES["forced_all_masked"] in page
     assert toppgate("verify", directory).returncode == 0
+
+
+def test_the_same_run_directory_gives_the_same_bytes(stopped_run: Run, tmp_path: Path) -> None:
+    """Stage 3 executed and rendered twice from what stage 2 left: notebooks, pages and summary agree byte for byte."""
+    (tmp_path / "params.yml").write_bytes((stopped_run[0] / "params.yml").read_bytes())
+    copies = [unsealed(stopped_run[0], tmp_path / name) for name in ("one", "two")]
+    for copy in copies:
+        assert papermill("3_gate", tmp_path / "params.yml", copy).returncode == 0
+        assert toppgate("seal", copy).returncode == 1
+    names = sorted(path.name for path in copies[0].iterdir() if path.suffix in {".ipynb", ".html", ".md"})
+    assert len(names) == 7
+    one, two, first = ([(directory / name).read_bytes() for name in names] for directory in (*copies, stopped_run[0]))
+    assert one == two == first

@@ -1,25 +1,25 @@
-"""Counts of the verdict that decide nothing but are read first."""
+"""Whose a stop is: it decides nothing but is read first."""
 
 import pytest
 
-from toppgate import judge
+from toppgate import codes
 
 
 @pytest.mark.parametrize(
-    ("code", "stock_code", "alone"),
+    ("code", "stock_code", "owner"),
     [
-        ("pass", "pass", False),
-        ("pass", "patch_hole", False),
-        ("patch_hole", "patch_hole", False),
-        ("patch_hole", "pass", True),
-        ("count_bound_exceeded", "patch_hole", True),
-        ("symmetric_difference_regression", "pass", True),
-        ("forced_all_masked", "forced_all_masked", False),
-        ("forced_token_dropped", "forced_all_masked", True),
-        ("stock_under_keep", "patch_under_keep", False),
-        ("timeout", None, False),
+        ("pass", "pass", "none"),
+        ("pass", "patch_hole", "none"),
+        ("patch_hole", "patch_hole", "shared"),
+        ("patch_hole", "pass", "patch"),
+        ("count_bound_exceeded", "patch_hole", "patch"),
+        ("symmetric_difference_regression", "pass", "patch"),
+        ("forced_all_masked", "forced_all_masked", "shared"),
+        ("forced_token_dropped", "forced_all_masked", "patch"),
+        ("stock_under_keep", "patch_under_keep", "stock"),
+        ("timeout", None, "neither"),
     ],
 )
-def test_stops_of_the_patch_alone(code: str, stock_code: str | None, alone: bool) -> None:
+def test_whose_a_stop_is(code: str, stock_code: str | None, owner: str) -> None:
     """A stop is the patch's alone if stock, by the same rules, has none or another; stock's own fault never is."""
-    assert judge._unshared({"code": code, "stock_code": stock_code}) is alone
+    assert codes.owner(code, stock_code) == owner

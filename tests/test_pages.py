@@ -1,5 +1,6 @@
 """Whole pages: offline, the same bytes twice, small, accessible, and readable in a real browser."""
 
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,21 +9,26 @@ from typing import Any
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from report_data import Record, make_evidence, make_params, make_rows, make_small_rows, make_verdict
+from PIL import Image
+from report_data import Record, make_around, make_evidence, make_params, make_rows, make_small_rows, make_verdict
 
 from toppgate import origin, pages, pictures, report
 
 CHROMIUM = Path("/usr/bin/chromium")
 MIB = 1 << 20
 
+#: The parts of a strip.
+PARTS = ("kept", "extra", "lost")
+
 
 def make_notebook(rows: list[Record]) -> Any:
     """Return a gate notebook as papermill would leave it: injected values, then one fragment a cell."""
     verdict, params, evidence = make_verdict(rows), make_params(), make_evidence()
-    fragments = [report.verdict(verdict, params, evidence, rows), report.stops(verdict, rows)]
-    fragments += [pictures.difference_figure(rows), pictures.kept_figure(rows), pictures.kept_figure(rows[:8])]
+    around = make_around(rows)
+    fragments = [report.verdict(verdict, params, evidence, rows, around), report.stops(verdict, rows, around)]
+    fragments += [pictures.gallery(rows)]
     fragments += [origin.provenance(verdict, params, evidence), origin.case_table(params)]
-    fragments += [report.summary(rows, verdict) + report.row_table(rows, params)]
+    fragments += [report.summary(rows, verdict) + report.row_table(rows, params, around)]
     injected = new_code_cell('run_dir = "runs/<a>"', metadata={"tags": ["injected-parameters"]}, execution_count=1)
     cells = [new_markdown_cell("# Gate: *stock* against patch"), injected, *map(show, fragments)]
     cells.insert(-1, new_markdown_cell("## Rows"))
@@ -75,9 +81,10 @@ def test_page_is_the_same_bytes_twice(stopping: str) -> None:
 
 
 def test_page_sizes() -> None:
-    """100 rows and three figures stay below 1 MiB, 5,040 rows below 6 MiB."""
-    assert len(pages.render(make_notebook((make_rows(2))[:100])).encode()) < MIB
-    assert len(pages.render(make_notebook(make_rows(copies=84, stop=True))).encode()) < 6 * MIB
+    """100 rows stay below 1 MiB and 5,040 below 6 MiB, also where every one of them stopped."""
+    assert len(pages.render(make_notebook([row | {"code": "patch_hole"} for row in make_rows(2)[:100]])).encode()) < MIB
+    rows = [row | {"code": "patch_hole"} for row in make_rows(copies=84)]
+    assert len(pages.render(make_notebook(rows)).encode()) < 6 * MIB
 
 
 def test_inputs_are_hidden_folded_or_shown() -> None:
@@ -174,7 +181,7 @@ def test_browser_requests_the_file_only(opened: Any) -> None:
     """Opening the page asks for the file, then for its own inline images, and nothing else; all images are shown."""
     page, requests = opened()
     assert [url for url in requests if not url.startswith("data:")] == [page.url]
-    assert page.evaluate("[...document.images].map(image => image.naturalWidth > 0)") == [True, True, True]
+    assert page.evaluate("[...document.images].map(image => image.naturalWidth > 0)") == [True] * 5
 
 
 @pytest.mark.browser
@@ -202,11 +209,11 @@ def test_browser_without_javascript(opened: Any) -> None:
 def test_browser_filter(opened: Any) -> None:
     """The filter leaves the four stopped rows and the names of their cases; print shows all rows again."""
     page, _ = opened(java_script_enabled=False)
-    visible, names = page.locator(".rows tbody tr:not(.case):visible"), page.locator(".rows tr.case:visible")
+    visible, names = page.locator(".rows tr[id]:not(.case):visible"), page.locator(".rows tr.case:visible")
     assert (visible.count(), names.count()) == (64, 3)
     page.get_by_label("Show the 4 stopped rows only").check()
     assert (visible.count(), names.all_inner_texts()) == (4, ["tiny-pair"])
-    assert page.locator(".rows .box:visible").count() == 4
+    assert page.locator(".rows .box:visible").count() == page.locator(".rows .more:visible").count() == 4
     page.emulate_media(media="print")
     assert (visible.count(), names.count()) == (64, 3)
 
@@ -232,6 +239,52 @@ def test_browser_deep_link_scrolls(opened: Any) -> None:
     page.wait_for_function("scrollY > 0")
     box = page.locator("tr:target").bounding_box()
     assert 0 <= box["y"] < 700
+
+
+@pytest.mark.browser
+def test_browser_order(opened: Any) -> None:
+    """A second check box puts tables with stops first, keeping the frozen order among them; without JavaScript."""
+    page, _ = opened(java_script_enabled=False)
+    boxes = page.locator(".rows .box")
+    frozen = [boxes.nth(at).get_attribute("id") for at in range(boxes.count())]
+    stopped = [name for name in frozen if "all-passed" not in page.locator(f'[id="{name}"]').get_attribute("class")]
+    page.get_by_label("Cases with stops first").check()
+    heights = {name: page.locator(f'[id="{name}"]').bounding_box()["y"] for name in frozen}
+    assert sorted(frozen, key=heights.__getitem__) == [*stopped, *(name for name in frozen if name not in stopped)]
+    assert 0 < len(stopped) < len(frozen)
+
+
+@pytest.mark.browser
+def test_browser_details(opened: Any) -> None:
+    """Only the first stop is open; the row of a link shows why it stopped; print shows every one."""
+    page, _ = opened("#tied-plateau-2", java_script_enabled=False)
+    tokens = page.locator(".why .tokens")
+    shown = [
+        tokens.nth(at).evaluate("table => table.checkVisibility({contentVisibilityAuto: true})") for at in range(4)
+    ]
+    assert shown == [True, False, True, False]
+    page.emulate_media(media="print")
+    assert all(tokens.nth(at).evaluate("table => table.checkVisibility()") for at in range(4))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_browser_strips_used_again_look_the_same(opened: Any, scheme: str) -> None:
+    """A strip in the details looks like its drawing in the list of stops, whose parts differ from each other."""
+    page, _ = opened("#tied-plateau-2", color_scheme=scheme)
+    drawn = page.locator('g[id="tied-plateau-2:strip"]')
+    fills = {part: drawn.locator(f".s-{part}").first.evaluate("path => getComputedStyle(path).fill") for part in PARTS}
+    assert len(set(fills.values())) == len(PARTS)
+    where = ('svg:has(g[id="tied-plateau-2:strip"])', '.why svg:has(use[href="#tied-plateau-2:strip"])')
+    first, again = (colours(page.locator(selector).screenshot()) for selector in where)
+    assert first == again
+    assert len(first) > len(PARTS)
+
+
+def colours(screenshot: bytes) -> set[Any]:
+    """Return the colours that cover more than a few pixels, so without the shades at edges."""
+    with Image.open(io.BytesIO(screenshot)) as image:
+        return {colour for number, colour in image.convert("RGB").getcolors(1 << 16) or [] if number >= 40}
 
 
 @pytest.mark.browser

@@ -46,7 +46,7 @@ def test_commands_parse(command: str) -> None:
     context = click.Context(found, info_name=name)
     values, rest, _ = found.make_parser(context).parse_args(list(arguments))
     assert not rest
-    assert {"params", "directory"} & {key for key, value in values.items() if isinstance(value, str)}
+    assert {"params", "directory", "before"} & {key for key, value in values.items() if isinstance(value, str)}
 
 
 def test_every_command_is_explained() -> None:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from report_data import Record, make_evidence, make_params, make_rows, make_small_rows, make_verdict
+from report_data import Record, make_around, make_evidence, make_params, make_rows, make_small_rows, make_verdict
 
 from toppgate import codes, figures, fragments, origin, pictures, report
 
@@ -134,6 +134,7 @@ def test_every_row_has_its_place() -> None:
     ]
     assert page.text.count("✓ pass") == 57
     assert page.text.count("✗ ") == 3
+    assert page.text.count("Why row") == 3
 
 
 def test_ids_of_different_rows_differ() -> None:
@@ -176,11 +177,18 @@ def test_hostile_text_is_escaped() -> None:
         {**case, "id": HOSTILE, "about": HOSTILE, "rows": {"kind": HOSTILE, HOSTILE: 1}} for case in params["cases"]
     ]
     evidence = make_evidence() | {"host": {HOSTILE: [HOSTILE]}}
+    around = make_around(rows)
     launches = [[{"kernel": HOSTILE, "slices": HOSTILE}]]
     found = {"code": HOSTILE, "detail": HOSTILE, "repeats": [HOSTILE], "launches": launches}
     sides = {HOSTILE: {"cases": {HOSTILE: found}}}
-    html = report.verdict(verdict, params, evidence, rows) + report.stops(verdict, rows) + report.summary(rows, verdict)
-    html += report.row_table(rows, params) + origin.case_table(params) + origin.provenance(verdict, params, evidence)
+    evidence["kernels"] = HOSTILE
+    html = report.verdict(verdict, params, evidence, rows, around) + report.stops(verdict, rows, around)
+    html += (
+        report.summary(rows, verdict)
+        + report.row_table(rows, params, around)
+        + origin.case_table(params)
+        + origin.provenance(verdict, params, evidence)
+    )
     html += origin.input_table(params, {HOSTILE: HOSTILE}) + origin.execution_table(sides)
     html += pictures.figure(figures.kept_counts(rows), HOSTILE, HOSTILE)
     page = Page(html)
@@ -203,7 +211,8 @@ def test_hostile_text_is_escaped() -> None:
         "type",
         "for",
     }
-    known |= {"hidden", "tabindex", "role", "aria-label", "aria-labelledby", "aria-hidden"}
+    known |= {"hidden", "tabindex", "role", "aria-label", "aria-labelledby", "aria-hidden", "open"}
+    known |= {"viewbox", "x", "y", "d"}
     assert {name for _, attributes in page.tags for name in attributes} <= known
 
 
@@ -296,7 +305,7 @@ def test_classes_are_judged_apart() -> None:
     stock = sum(row["stock_code"] == "pass" for row in rows[8:56])
     passed = "Ordinary rows 45 of 48 passed (16 control, 8 reproduction, 24 ordinary)"
     assert f"{passed}; stock in the place of the patch passes {stock} Probes 4 of 4 gave" in text
-    assert "3; the patch's alone, which stock in its place would not have: 3" in text
+    assert "Stops3: 0 shared with stock, 3 the patch's alone, 0 stock's own" in text
     assert "Forced rows none" in Page(report.verdict({}, {}, {}, [])).text
 
 
@@ -434,3 +443,91 @@ def test_case_names_keep_apart() -> None:
     assert names[:10] == [f"large-{index}" for index in range(10)]
     assert names[10:] == [f"small-{index}" for index in range(1, 30, 5)]
     assert min(np.diff(axes.get_xticks())) >= 110 / 24
+
+
+def test_a_stopped_row_is_taken_apart() -> None:
+    """Below it are its rule with numbers, its ties, tokens with who keeps them, and the command that shows it again."""
+    rows = make_rows(stop=True)
+    around = make_around(rows)
+    html = report.row_table(rows, make_params(), around)
+    details = re.findall(r"<details.*?</details>", html, re.DOTALL)
+    assert [Page(part).text.split(" stopped ")[0] for part in details] == ["Why row 3", "Why row 6", "Why row 2"]
+    assert ["open" in Page(part).tags[0][1] for part in details] == [True, False, False]
+    (first, *_) = details
+    seen = around["control-normal-p50", 3]
+    text = Page(first).text
+    assert f"patch_under_keep. {codes.SENTENCES['patch_under_keep']} It masks 1 of the oracle's {seen.count}: " in text
+    assert f"{seen.ties[1] - seen.ties[0]} tokens have the boundary token's logit (positions {seen.ties[0]} to " in text
+    assert "In the run's directory: toppgate show . --case control-normal-p50 --row 3" in text
+    tokens = [line for line in lines_of(first) if len(line) == 9]
+    assert [line[0] for line in tokens] == [f"{token.position:,}" for token in seen.tokens]
+    words = {True: "kept", False: "masked"}
+    assert [line[2:5] for line in tokens] == [
+        [words[kept] for kept in (t.oracle, t.stock, t.patch)] for t in seen.tokens
+    ]
+    (edge,) = re.findall(r'<tr class="edge"><td>(\d+)', first)
+    assert int(edge) == seen.count - 1
+    assert "Found as well: count_bound_exceeded" in Page(details[2]).text
+
+
+def test_only_so_many_rows_are_taken_apart() -> None:
+    """Of 500 stopped rows the first are taken apart and listed, and the page says how many are not."""
+    rows = [row | {"row": 8 * copy + row["row"], "code": "patch_hole"} for copy in range(9) for row in make_rows()]
+    html = report.row_table(rows, {}, make_around(rows))
+    assert html.count("<details") == report.MOST_DETAILED
+    assert f"The first {report.MOST_DETAILED} stopped rows are taken apart below" in Page(html).text
+    stops = report.stops(make_verdict(rows), rows, make_around(rows))
+    assert stops.count("<g id=") == report.MOST_DETAILED
+    assert f"{len(rows) - report.MOST_LISTED} further stops are not listed here" in Page(stops).text
+
+
+def test_strips_are_used_where_they_are_drawn() -> None:
+    """Each strip is drawn once, in the list of stops, and the details refer to that drawing."""
+    rows = make_rows(stop=True)
+    around = make_around(rows)
+    drawn = re.findall('<g id="([^"]*)"', report.stops(make_verdict(rows), rows, around))
+    used = re.findall('<use href="#([^"]*)"', report.row_table(rows, {}, around))
+    assert drawn == used
+    assert len(drawn) == 3
+
+
+def test_what_upstream_would_have_said() -> None:
+    """Cases that upstream's test accepts are counted, and those of them that hold stops; stops by whose they are."""
+    rows = make_rows(stop=True)
+    rows[38] |= {"stock_code": "symmetric_difference_regression"}
+    rows[50] |= {"code": "stock_under_keep"}
+    verdict = make_verdict(rows)
+    verdict["envelope"]["smollm2-bf16"] = {"rows": 8, "largest": 9, "within": False}
+    del verdict["envelope"]["forced-1e4"]
+    html = report.summary(rows, verdict)
+    text = Page(html).text
+    assert "It would have accepted 6 of 7 cases; of those, 2 hold rows that stop here." in text
+    assert "same code: 1. It is the patch's alone where stock would get none, or another: 1. It is stock's own" in text
+    lines = {line[0]: line[2:9] for line in lines_of(html)}
+    assert lines["forced-1e4"] == ["8", "✓ all", "", "", "", "–", "–"]
+    assert lines["smollm2-bf16"] == ["8", "✗ 7 of 8", "1", "", "", "9", "rejects"]
+    assert lines["control-normal-p50"] == ["8", "✗ 7 of 8", "", "1", "", "2", "accepts"]
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ({"c": "stats step", "d": "stats step"}, "stats, step: on both sides, in every case"),
+        (
+            {"c": "stats step", "d": "topk"},
+            "stats, step: on both sides, in 1 of 2 cases; stage 2's page has the others",
+        ),
+        ({"c": "topk", "d": "topk"}, None),
+        ({}, None),
+    ],
+)
+def test_kernels_seen(patch: dict[str, str], said: str | None) -> None:
+    """The head names the launches that most cases have on both sides, and says how many have others."""
+    seen = {"stock": {"c": "stats step", "d": "stats step"}, "patch": patch}
+    sides = {
+        side: {
+            "cases": {case: {"launches": [[{"kernel": name} for name in path.split()]]} for case, path in cases.items()}
+        }
+        for side, cases in seen.items()
+    }
+    assert origin.kernels_seen(sides) == said

@@ -296,6 +296,8 @@ ATTACKS: dict[str, tuple[Damage, str]] = {
         "3_gate.html: is not the page of 3_gate.ipynb",
     ),
     "a notebook and its page": (change_notebook_and_page, "3_gate.ipynb: cell "),
+    "the summary": (replace_text("summary.md", "toppgate: PASS", "toppgate: STOP"), "summary.md: says something else"),
+    "no summary": (lambda run: (run / "summary.md").unlink(), "summary.md: a run has one, this has none"),
     "the receipt's git revision": (
         lambda run: pipeline.edit(
             run, "receipt.json", lambda receipt: receipt["predicate"].update(git={"revision": "0" * 40})

@@ -1,7 +1,8 @@
 """The commands.  The only place that exits, and the only one that prints for a user.
 
 Exit status: ``run`` and ``seal`` 0 PASS, 1 STOP, 2 could not judge; ``verify`` 0 agrees, 1 a difference, 2 unreadable
-or unsealed; ``mutants`` 0 none survived, 1 some did, 2 could not judge; the others 0 or 2.
+or unsealed; ``diff`` 0 no row differs, 1 some do, 2 unreadable or unsealed; ``mutants`` 0 none survived, 1 some did, 2
+could not judge; the others 0 or 2.
 """
 
 import json
@@ -169,6 +170,24 @@ def show(directory: Path, case: str | None, row: int | None, as_json: bool) -> N
         if row is not None:
             found["boundary"] = shower.boundary(directory, case, row)
     _say(found, text, as_json)
+
+
+@cli.command()
+@click.argument("before", metavar="RUN_A", type=click.Path(path_type=Path))
+@click.argument("after", metavar="RUN_B", type=click.Path(path_type=Path))
+@_json
+def diff(before: Path, after: Path, as_json: bool) -> None:
+    """Show what is otherwise in RUN_B than in RUN_A: rows that changed, appeared or vanished."""
+    from toppgate import diff as differ  # noqa: PLC0415
+
+    found = differ.diff(_existing(before), _existing(after))
+
+    def text() -> None:
+        for line in differ.lines(found):
+            click.echo(line)
+
+    _say({"changed": found.rows, **found.plain()}, text, as_json)
+    sys.exit(1 if found.rows else 0)
 
 
 @cli.command()

@@ -53,6 +53,9 @@ PROBE: Final[dict[str, str]] = {
 
 SENTENCES: Final[dict[str, str]] = {**EVIDENCE, **ADMISSIBILITY, **FORCED, **ORDINARY, **PROBE}
 
+#: The roles of ordinary rows, to which the codes in ``ORDINARY`` belong.
+ORDINARY_ROLES: Final = ("control", "reproduction", "ordinary")
+
 #: What a probe may name (contract, section 6).
 PROBE_CODES: Final = (PASS, "nonfinite_logits", "invalid_p", "path_mismatch", "limit_exceeded", "stock_under_keep")
 
@@ -63,3 +66,19 @@ STATEMENT: Final = (
     "change, or promotion. Not covered: rows with −inf (grammar masks), p = 1, calls with k, batches over 64, other "
     "GPUs and compilers. It is no model inference result."
 )
+
+
+def owner(code: str, stock_code: str | None) -> str:
+    """Return whose a row's code is: ``none`` (it passed), ``shared``, ``patch``, ``stock`` or ``neither``.
+
+    ``shared``: stock in the patch's place would get the same code.  ``patch``: it would get none, or another, so the
+    stop is the patch's alone.  ``stock``: ``stock_under_keep``, which is stock's own fault, never the patch's.
+    ``neither``: stock was not judged, as where evidence stopped the row.
+    """
+    if code == PASS:
+        return "none"
+    if code == "stock_under_keep":
+        return "stock"
+    if stock_code is None:
+        return "neither"
+    return "shared" if stock_code == code else "patch"

@@ -1,9 +1,11 @@
-"""Finished rows to matplotlib figures.  Plots only draw: every number in them stands in the row table.
+"""Finished rows, and the numbers of ``diagnostics``, to matplotlib figures.  Plots only draw.
 
 The size in bytes is bounded whatever the number of rows, because the figures are made to be saved as PNG.
 Colours are Okabe and Ito's, told apart by colour-blind readers; the marker says the same without colour.
 """
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -12,6 +14,9 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
+
+from toppgate import gate
+from toppgate.diagnostics import Bound, Margins, Tail
 
 Row = Mapping[str, Any]
 
@@ -68,7 +73,7 @@ def differences(rows: Sequence[Row]) -> Figure:
         One panel.  Rows at the same point are drawn once, the area growing with their number, which is written
         beside the point while there are few of them.
     """
-    figure, axes = _panel(width=6.4, height=5.6)
+    figure, axes = _panel(width=6.4, height=5.0)
     drawn = [row for row in rows if _count(row.get("symdiff_stock")) and _count(row.get("symdiff_patch"))]
     values = [row[key] for row in drawn for key in ("symdiff_stock", "symdiff_patch")]
     top = _log_with_zero(axes, "x", values)
@@ -85,6 +90,111 @@ def differences(rows: Sequence[Row]) -> Figure:
     axes.set_xlabel("tokens in which stock differs from the oracle")
     axes.set_ylabel("tokens in which patch differs from the oracle")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+    return figure
+
+
+def bound(found: Bound) -> Figure:
+    """Draw how far the patch's count is from the oracle's, against the oracle's, beside what rule 6 accepts.
+
+    Parameters
+    ----------
+    found
+        ``diagnostics.count_bound`` of the rows.
+
+    Returns
+    -------
+    Figure
+        One panel; rows at the same point are drawn once.
+    """
+    figure, axes = _panel(width=6.4, height=5.0)
+    points = found.points
+    right = _log_with_zero(axes, "x", [oracle for oracle, _, _ in points])
+    top = _log_with_zero(axes, "y", [difference for _, difference, _ in points])
+    counts = sorted({1, *(step * 10**power for power in range(len(str(int(right)))) for step in range(1, 100))})
+    counts = [count for count in counts if count <= right]
+    accepted = [gate.count_bound(count) for count in counts]
+    axes.plot(counts, accepted, color="#4d4d4d", linewidth=1.0, zorder=2, label="most that is accepted")
+    axes.fill_between(counts, accepted, top, color="#d55e00", alpha=0.08, linewidth=0)
+    axes.text(0.03, 0.97, "over the bound: rule 6 stops", transform=axes.transAxes, va="top", color="#8a3d00")
+    for within, marker, colour, label in ((True, "o", "#0072b2", "within"), (False, "X", "#d55e00", "over")):
+        heaps = Counter({(x, y): number for (x, y, inside), number in points.items() if inside is within})
+        _heaps(axes, heaps, marker, colour, label)
+    axes.set_xlim(0.8, right)
+    axes.set_xlabel("tokens that the oracle keeps")
+    axes.set_ylabel("tokens that the patch keeps more or fewer")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+    return figure
+
+
+#: How the three curves of mass are told apart: colour, line, marker at the largest.
+TAILS: Final = (("#d55e00", "--", "v"), ("#0072b2", "-", "x"), ("#4d4d4d", ":", "o"))
+
+
+def mass_tails(tails: Sequence[Tail]) -> Figure:
+    """Draw in how many rows two masks differ by at least a given probability mass.
+
+    Parameters
+    ----------
+    tails
+        ``diagnostics.mass_tails`` of the rows.
+
+    Returns
+    -------
+    Figure
+        One panel, both axes logarithmic; a curve ends, with its marker, at the largest mass.
+    """
+    figure, axes = _panel(width=6.4, height=5.0)
+    for tail, (colour, line, marker) in zip(tails, TAILS, strict=True):
+        masses, numbers = zip(*tail.curve, strict=True) if tail.curve else ((), ())
+        label = f"{tail.name}: {tail.rows - tail.zero:,} of {tail.rows:,} rows"
+        style: dict[str, Any] = {"color": colour, "linestyle": line, "linewidth": 1.8}
+        axes.step(masses, numbers, where="pre", label=label, marker=marker, markevery=[-1] if masses else [], **style)
+    drawn = [tail.curve for tail in tails if tail.curve]
+    low = min((curve[0][0] for curve in drawn), default=1e-9)
+    axes.set(
+        xscale="log", yscale="log", xlim=(low / 2, 1.5), ylim=(0.8, 2.0 * max((c[0][1] for c in drawn), default=5))
+    )
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("probability mass of the difference")
+    axes.set_ylabel("rows with at least that mass")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1, frameon=False)
+    return figure
+
+
+def margins(found: Margins) -> Figure:
+    """Draw how many rows have which outcome, by the power of ten of the margin of the oracle's boundary.
+
+    Parameters
+    ----------
+    found
+        ``diagnostics.margins`` of the rows.
+
+    Returns
+    -------
+    Figure
+        One panel: a circle for each outcome and decade that occurs, its number written in it.
+    """
+    outcomes = found.outcomes
+    figure, axes = _panel(width=6.4, height=5.0)
+    decades = sorted({decade for _, decade in found.cells if decade is not None})
+    drawn: list[int | None] = list(range(decades[0], decades[-1] + 1)) if decades else []
+    drawn = [None, *drawn] if any(decade is None for _, decade in found.cells) else drawn
+    places = {decade: at for at, decade in enumerate(drawn)}
+    names = ["≤ 0" if decade is None else f"$10^{{{decade}}}$" for decade in drawn]
+    for (outcome, decade), number in found.cells.items():
+        x, y = places[decade], outcomes.index(outcome)
+        colour = "#cfe3f1" if outcome.startswith("pass,") else "#f7d3b8"
+        axes.scatter(
+            [x], [y], s=170 + 110 * math.log10(number), c=colour, edgecolors="#4d4d4d", linewidths=0.6, zorder=3
+        )
+        axes.annotate(f"{number:,}", (x, y), ha="center", va="center", fontsize=8, color="#1b1f24", zorder=4)
+    axes.set_xticks(range(len(drawn)), names)
+    axes.set_yticks(range(len(outcomes)), [_wrapped(outcome) for outcome in outcomes], fontsize=9)
+    axes.set(xlim=(-0.7, max(0.3, len(drawn) - 0.3)))
+    axes.set(ylim=(max(1, len(outcomes)) - 0.4, -0.6))
+    axes.set_xlabel("margin of the oracle's boundary, from this power of ten up")
     return figure
 
 
@@ -140,10 +250,18 @@ def _apart(places: Sequence[float], least: float) -> Iterator[int]:
             last = place
 
 
-def _plain(name: str) -> str:
+def _wrapped(name: str, most: int = 18) -> str:
+    """Break a long name after an underscore or a blank."""
+    lines = [""]
+    for part in re.split(r"(?<=[_ ])", _plain(name, 60)):
+        lines = [*lines[:-1], lines[-1] + part] if len(lines[-1] + part) <= most else [*lines, part]
+    return "\n".join(line.strip() for line in lines if line)
+
+
+def _plain(name: str, most: int = 28) -> str:
     """Keep matplotlib's markup out of a name, and a long name short."""
     printable = "".join(letter if letter.isprintable() else " " for letter in name)
-    short = printable if len(printable) <= 28 else printable[:27] + "…"
+    short = printable if len(printable) <= most else printable[: most - 1] + "…"
     return short.replace("$", r"\$")
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 from jinja2 import ChainableUndefined, Environment, PackageLoader
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from toppgate import codes
 
@@ -89,19 +89,30 @@ def _real(value: Any) -> str:
     return rounded if whole else Markup('<span title="{}">{}</span>').format(repr(value), rounded)
 
 
+def _fp32(value: Any) -> str:
+    """Write the shortest decimal that gives the fp32 number back."""
+    return str(np.float32(value)) if isinstance(value, float) else str(value)
+
+
 def _probability(value: Any) -> str:
     """Write the shortest decimal of the fp32 number, and its binary64 value a pointer away."""
     if not isinstance(value, float):
         return str(value)
-    return Markup('<span title="{}">{}</span>').format(repr(value), str(np.float32(value)))
+    return Markup('<span title="{}">{}</span>').format(repr(value), _fp32(value))
+
+
+def _breakable(value: Any) -> Markup:
+    """Write a code so that a narrow column may break it after an underscore."""
+    return escape(str(value)).replace("_", Markup("_<wbr>"))
 
 
 WRITERS: Final[dict[str, Callable[[Any], str]]] = {
     "p": _probability,
+    "fp32": _fp32,
     "count": _count,
     "real": _real,
     "flag": lambda value: {True: "yes", False: "no"}.get(value, str(value)),
-    "text": str,
+    "text": _breakable,
     "digest": lambda value: Markup('<code title="{}">{}</code>').format(value, str(value)[:12]),
 }
 

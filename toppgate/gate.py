@@ -275,6 +275,11 @@ def count_within(difference: int, reference: int) -> bool:
     return difference <= COUNT_SLACK or COUNT_RATIO * difference < reference
 
 
+def count_bound(reference: int) -> int:
+    """Return the largest difference that rule 6 accepts against a reference count of 0 or more."""
+    return max(COUNT_SLACK, (reference - 1) // COUNT_RATIO)
+
+
 def _forced_findings(logits: Logits, token: int, output: Output) -> tuple[str, ...]:
     # argmax returns the first of equal values, which is the lowest id.
     largest = int(np.argmax(np.where(output.kept, logits, np.float32(-np.inf))))

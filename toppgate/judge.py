@@ -5,8 +5,8 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from toppgate import accel, codes, digests, gate, masses, oracle, real
 from toppgate.errors import ParamsError
 from toppgate.evidence import CaseEvidence, Evidence, gather
 from toppgate.gate import Boundary, Judged, Output
+from toppgate.neighbourhood import Neighbourhood, neighbourhood
 from toppgate.outputs import Masks
 from toppgate.schema import Case
 from toppgate.stage import Run, Stop
@@ -46,12 +47,11 @@ STOCK_RELATIVE = ("symdiff_stock", "mass_stock", "equal_stock")
 #: Codes that are not about which tokens were kept, so no distance from the boundary goes with them.
 NOT_ABOUT_TOKENS = (codes.PASS, "output_altered", "forced_nan")
 
-ORDINARY_ROLES = ("control", "reproduction", "ordinary")
-
 #: What the verdict counts, in the order in which it is said.
 COUNTS = ("rows", "forced", "control", "ordinary", "probe", "passed", "stopped")
 
 Row = dict[str, Any]
+RowAndAround = tuple[Row, Neighbourhood | None]
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 ReferenceOf = Callable[[Logits, np.float32], oracle.Reference]
 
@@ -65,10 +65,15 @@ COMPILED = 4_000_000
 
 @dataclass(frozen=True)
 class Judgement:
-    """Every row in frozen order, and the verdict, as ``rows.jsonl`` and ``verdict.json`` hold them."""
+    """Every row in frozen order, and the verdict, as ``rows.jsonl`` and ``verdict.json`` hold them.
+
+    ``neighbourhoods`` has, by case and row, what lies around the boundary of each stopped row that has one.  It is for
+    the page, follows from the same masks, and is in no file.
+    """
 
     rows: tuple[Row, ...]
     verdict: dict[str, Any]
+    neighbourhoods: Mapping[tuple[str, int], Neighbourhood] = field(default_factory=dict)
 
     def rows_bytes(self) -> bytes:
         """Return ``rows.jsonl``: one canonical JSON object a line."""
@@ -113,14 +118,16 @@ def judge(directory: Path, stop: Stop | None = None, harness: str | None = None)
     found = gather(directory, stop, harness)
     judged = _judge_cases(found)
     details = {case.id: detail for case, (detail, _) in zip(found.params.cases, judged, strict=True)}
-    rows = [row for _, group in judged for row in group]
+    pairs = [pair for _, group in judged for pair in group]
+    rows = [row for row, _ in pairs]
     _mark_after_stop(rows, stopped=bool(found.stops))
     verdict = _verdict(found, rows, details, harness or found.harness)
     verdict["gate_stop"] = None if stop is None else {"code": stop.code, "detail": stop.detail}
-    return Judgement(tuple(rows), verdict)
+    around = {(row["case"], row["row"]): seen for row, seen in pairs if seen is not None}
+    return Judgement(tuple(rows), verdict, around)
 
 
-def _judge_cases(found: Evidence) -> list[tuple[str, list[Row]]]:
+def _judge_cases(found: Evidence) -> list[tuple[str, list[RowAndAround]]]:
     """Return detail and rows of each case, in frozen order; large runs are judged on all cores."""
     cases = found.params.cases
     work = sum(case.batch * case.vocabulary for case in cases)
@@ -130,7 +137,7 @@ def _judge_cases(found: Evidence) -> list[tuple[str, list[Row]]]:
     return list(each)
 
 
-def _judge_case(found: Evidence, case: Case) -> tuple[str, list[Row]]:
+def _judge_case(found: Evidence, case: Case) -> tuple[str, list[RowAndAround]]:
     evidence = found.case(case)
     return evidence.detail, list(_case_rows(case, evidence))
 
@@ -142,7 +149,7 @@ def _mark_after_stop(rows: list[Row], *, stopped: bool) -> None:
         stopped = stopped or row["code"] != codes.PASS
 
 
-def _case_rows(case: Case, evidence: CaseEvidence) -> Iterator[Row]:
+def _case_rows(case: Case, evidence: CaseEvidence) -> Iterator[RowAndAround]:
     reference = _engine(case)
     for row, (role, p) in enumerate(zip(case.roles(), case.ps(), strict=True)):
         table: Row = dict.fromkeys(COLUMNS)
@@ -154,7 +161,7 @@ def _case_rows(case: Case, evidence: CaseEvidence) -> Iterator[Row]:
         judged = _as_declared(case, row, judged)
         table |= {"code": judged.code, "observed": judged.observed, "also": list(judged.also)}
         table["stock_code"] = judged.stock_code
-        yield table
+        yield table, _around(seen) if judged.code != codes.PASS and isinstance(seen, _Seen) else None
 
 
 def _engine(case: Case) -> ReferenceOf:
@@ -261,6 +268,13 @@ def _at_boundary(seen: _Seen, prefix: bool) -> Row:
     }
 
 
+def _around(seen: _Seen) -> Neighbourhood | None:
+    """What lies around a row's boundary, if it has one."""
+    if not seen.boundary.usable:
+        return None
+    return neighbourhood(seen.reference, seen.logits, seen.stock.kept, seen.patch.kept)
+
+
 def _reach(reference: oracle.Reference, output: Output) -> Row:
     """How far the end of the set that stopped is from the boundary, beside what fp32 sums can do."""
     found = real.reach(reference, output.kept)
@@ -291,7 +305,7 @@ def _verdict(found: Evidence, rows: list[Row], details: dict[str, str], harness:
         "stops": stops,
         "counts": counts,
         "envelope": envelope(rows),
-        "unshared_stops": sum(_unshared(row) for row in rows),
+        "unshared_stops": sum(codes.owner(row["code"], row["stock_code"]) == "patch" for row in rows),
         "banners": list(_banners(found, rows, counts)),
         "statement": codes.STATEMENT,
     }
@@ -304,20 +318,11 @@ def _counts(rows: list[Row]) -> dict[str, int]:
         "rows": len(rows),
         "forced": roles.count("forced"),
         "control": roles.count("control"),
-        "ordinary": sum(role in ORDINARY_ROLES for role in roles),
+        "ordinary": sum(role in codes.ORDINARY_ROLES for role in roles),
         "probe": roles.count("probe"),
         "passed": passed,
         "stopped": len(rows) - passed,
     }
-
-
-def _unshared(row: Row) -> bool:
-    """Whether a stop is the patch's alone: stock, by the same rules, has none or another.
-
-    ``stock_under_keep`` is stock's own, never the patch's.
-    """
-    patchs = row["code"] not in {codes.PASS, "stock_under_keep"}
-    return patchs and row["stock_code"] is not None and row["stock_code"] != row["code"]
 
 
 def envelope(rows: list[Row]) -> dict[str, Any]:

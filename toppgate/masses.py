@@ -6,6 +6,7 @@ binary64 to the exact rational.  The weights themselves are ``math.exp``'s, alre
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -104,6 +105,33 @@ def margin(reference: Reference) -> tuple[float, float]:
     shorter = exact_sum(reference.weights[:boundary])
     kept = shorter + exact_sum(reference.weights[boundary : boundary + 1])
     return (target - denominator * shorter) / scale, (denominator * kept - target) / scale
+
+
+def prefixes(reference: Reference, counts: Sequence[int]) -> list[tuple[float, float]]:
+    """Return of each prefix its mass, and its mass less p, both correctly rounded.
+
+    Parameters
+    ----------
+    reference : Reference
+        The row.
+    counts : int
+        Lengths of the prefixes, ascending, each in 0..V.
+
+    Raises
+    ------
+    ValueError
+        The lengths do not ascend, or one is not in 0..V.
+    """
+    if list(counts) != sorted(counts) or not all(0 <= count <= reference.order.size for count in counts):
+        raise ValueError(f"counts: {list(counts)}, ascending numbers from 0 to {reference.order.size} expected")
+    numerator, denominator = reference.p.as_integer_ratio()
+    whole = _whole(reference)
+    found, total, at = [], 0, 0
+    for count in counts:
+        total += exact_sum(reference.weights[at:count])
+        at = count
+        found.append((total / whole, (denominator * total - numerator * whole) / (denominator * whole)))
+    return found
 
 
 def reaches_target(reference: Reference, count: int) -> bool:

@@ -1,5 +1,6 @@
 """Where a run comes from: frozen cases, captured inputs, executions and provenance, to HTML fragments."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -7,6 +8,8 @@ from markupsafe import Markup
 
 from toppgate import codes
 from toppgate.fragments import MISSING, Record, fragment, listed, runs, short
+
+SIDES: Final = ("stock", "patch")
 
 
 def case_table(params: Record) -> Markup:
@@ -40,6 +43,25 @@ def execution_table(sides: Record) -> Markup:
     return fragment("executions", sides=[_side(side, record.get("cases") or {}) for side, record in sides.items()])
 
 
+def kernels_seen(sides: Record) -> str | None:
+    """Return in words the launches that most cases have alike on both sides, and in how many; None if none was seen."""
+    lines = [
+        {line["case"]: line["launches"] for line in _side(side, _cases_of(sides, side))["lines"]} for side in SIDES
+    ]
+    alike = [path for case, path in lines[0].items() if path and path == lines[1].get(case)]
+    if not alike:
+        return None
+    path, number = Counter(alike).most_common(1)[0]
+    cases = len({case for side in lines for case in side})
+    where = "in every case" if number == cases else f"in {number} of {cases} cases; stage 2's page has the others"
+    return f"{path}: on both sides, {where}"
+
+
+def _cases_of(sides: Record, side: str) -> Record:
+    cases: Record = (sides.get(side) or {}).get("cases") or {}
+    return cases
+
+
 def provenance(record: Record, params: Record, evidence: Record) -> Markup:
     """Return sources and hunks, digests, host, environments, git revision, timing, and how to verify the run.
 
@@ -53,13 +75,13 @@ def provenance(record: Record, params: Record, evidence: Record) -> Markup:
         evidence=evidence,
         git=git,
         witnessed=bool(git.get("revision")) and bool(git.get("params_path")),
-        sources={side: _source(side, params, evidence) for side in ("stock", "patch")},
+        sources={side: _source(side, params, evidence) for side in SIDES},
         hunks=(evidence.get("sources") or {}).get("hunks") or (params.get("change") or {}).get("hunks") or [],
     )
 
 
 def _case(case: Record) -> dict[str, Any]:
-    slices = [(case.get("slices") or {}).get(side) for side in ("stock", "patch")]
+    slices = [(case.get("slices") or {}).get(side) for side in SIDES]
     return {
         **case,
         "roles": runs(listed(case.get("role"))),

@@ -8,21 +8,34 @@ from typing import Final
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from PIL import Image
 
-from toppgate import figures
+from toppgate import diagnostics, figures
+from toppgate.diagnostics import Bound, Margins, Tail
 from toppgate.fragments import Record, fragment, plural
 
 #: CSS pixels in an inch; the picture has more, for dense screens.
 CSS_PIXELS: Final = 96
 
+#: Colours of a picture, shades at edges included: a third of the bytes, and no difference to the eye.
+PALETTE: Final = 48
+
 
 def figure(drawing: Figure, alt: str, caption: str = "") -> Markup:
     """Return a figure as an inline PNG, the same bytes for the same drawing, with a text alternative."""
-    file = io.BytesIO()
-    drawing.savefig(file, format="png", metadata={"Software": None}, pil_kwargs={"optimize": True})
+    drawn, file = io.BytesIO(), io.BytesIO()
+    drawing.savefig(drawn, format="png")
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(PALETTE, dither=Image.Dither.NONE).save(file, format="png", optimize=True)
     width, height = (round(inches * CSS_PIXELS) for inches in drawing.get_size_inches())
     data = base64.b64encode(file.getvalue()).decode("ascii")
     return fragment("figure", data=data, alt=alt, caption=caption, width=width, height=height)
+
+
+def gallery(rows: Sequence[Record]) -> Markup:
+    """Return all pictures, the wide one first and the others side by side where there is room."""
+    others = [difference_figure(rows), bound_figure(rows), mass_figure(rows), margin_figure(rows)]
+    return fragment("gallery", wide=kept_figure(rows), others=others)
 
 
 def kept_figure(rows: Sequence[Record]) -> Markup:
@@ -46,6 +59,72 @@ def difference_figure(rows: Sequence[Record]) -> Markup:
         why = "no value for stock or patch (not evaluated, or stock cannot be compared)"
         caption += f" {plural(omitted, 'row')} omitted: {why}."
     return figure(figures.differences(rows), difference_finding(rows), caption)
+
+
+def bound_figure(rows: Sequence[Record]) -> Markup:
+    """Return the figure of count differences beside the bound that rule 6 sets."""
+    found = diagnostics.count_bound(rows)
+    drawn = plural(found.points.total(), "ordinary row")
+    caption = (
+        f"How many tokens more or fewer the patch keeps than the oracle, {drawn}. Accepted are at most 3, or less than "
+        "0.5 % of the oracle's count."
+    )
+    return figure(figures.bound(found), bound_finding(found), caption)
+
+
+def mass_figure(rows: Sequence[Record]) -> Markup:
+    """Return the figure of the probability mass of the differences."""
+    tails = diagnostics.mass_tails(rows)
+    caption = (
+        "Probability mass of the tokens on which two masks differ: in how many ordinary rows it is at least so "
+        "large. A row that differs in no token is in no curve. A mark ends each curve at its largest mass."
+    )
+    return figure(figures.mass_tails(tails), mass_finding(tails), caption)
+
+
+def margin_figure(rows: Sequence[Record]) -> Markup:
+    """Return the figure of boundary margins against outcomes."""
+    found = diagnostics.margins(rows)
+    caption = (
+        "Ordinary rows by outcome, and by how near p is to a prefix that would move the oracle's boundary: the "
+        "smaller of its two margins. Far left the sums all but tie; a stop further right has another cause."
+    )
+    return figure(figures.margins(found), margin_finding(found), caption)
+
+
+def bound_finding(found: Bound) -> str:
+    """Say in words what the figure of the count bound shows."""
+    if not found.points:
+        return "No row has both counts: nothing is drawn."
+    (oracle, difference, _), _ = max(found.points.items(), key=lambda item: item[0][1])
+    none = sum(number for (_, gap, _), number in found.points.items() if gap == 0)
+    return (
+        f"Of {plural(found.points.total(), 'row')}, the patch keeps as many tokens as the oracle in {none:,} and is "
+        f"over the count bound in {found.over:,}. The largest difference is {plural(difference, 'token')}, where the "
+        f"oracle keeps {oracle:,}."
+    )
+
+
+def mass_finding(tails: Sequence[Tail]) -> str:
+    """Say in words what the figure of masses shows."""
+    said = [
+        f"{tail.name} differ in {tail.rows - tail.zero:,} of {plural(tail.rows, 'row')}, by a mass of at most "
+        f"{tail.largest:.2g}"
+        for tail in tails
+    ]
+    return f"{'; '.join(said).capitalize()}."
+
+
+def margin_finding(found: Margins) -> str:
+    """Say in words what the figure of margins shows."""
+    if not found.cells:
+        return "No row has a boundary margin: nothing is drawn."
+    said = []
+    for outcome in found.outcomes:
+        known = [decade for name, decade in found.cells if name == outcome and decade is not None]
+        where = f", margins from 1e{min(known)} to below 1e{max(known) + 1}" if known else ", no margin above 0"
+        said.append(f"{outcome}: {plural(found.of(outcome), 'row')}{where}")
+    return f"Boundary margin by outcome. {'; '.join(said)}."
 
 
 def kept_finding(rows: Sequence[Record]) -> str:

@@ -13,13 +13,14 @@ from typing import Any
 
 import nbformat
 
-from toppgate import harness, notebooks, pages, stage, view
+from toppgate import harness, notebooks, pages, stage, summary, view
+from toppgate.errors import RunError
 from toppgate.judge import Judgement
 from toppgate.schema import Params
 from toppgate.stage import Run
 
 #: What decides the bytes of a page, beside toppgate.
-LIBRARIES = ("jinja2", "markupsafe", "matplotlib", "mistune", "nbconvert", "nbformat", "pygments")
+LIBRARIES = ("jinja2", "markupsafe", "matplotlib", "mistune", "nbconvert", "nbformat", "pillow", "pygments")
 
 
 def libraries() -> dict[str, str]:
@@ -47,6 +48,17 @@ def differences(
         before = [failure for failure in failures if failure["stage"] in harness.STAGES[: number + 1]]
         if path.with_suffix(".html").read_text(encoding="utf-8") != pages.render(path, notebooks.banner(before)):
             yield f"{name}.html: is not the page of {name}.ipynb"
+
+
+def summarised(directory: Path, frozen: Params, judged: Judgement) -> str:
+    """Return ``summary.md`` of a run; what a damaged stage result would have said is left out."""
+    record = judged.verdict
+    run = Run(directory, frozen, record["params"], str(record["harness"]), record["run"])
+    try:
+        evidence = view.evidence(run)
+    except (RunError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        evidence = {}
+    return summary.text(record, frozen.values(), evidence, judged.rows, judged.neighbourhoods)
 
 
 def _values(directory: Path, frozen: Params, judged: Judgement) -> dict[str, Any]:

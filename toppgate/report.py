@@ -4,14 +4,17 @@ Nothing is judged here.  Contract, sections 6 and 7, says what the columns mean.
 """
 
 import re
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
 
-from toppgate import codes
-from toppgate.fragments import MISSING, Record, at, fragment, passed, runs
+from toppgate import codes, reasons, strips
+from toppgate.fragments import MISSING, Record, at, fragment, passed, row_id, runs
+from toppgate.neighbourhood import Neighbourhood
 
 #: Neighbouring cases with at most so many rows share one table.
 SMALL: Final = 3
@@ -58,15 +61,30 @@ STOP_COLUMNS: Final = tuple(
     column for column in COLUMNS if column.label in {"oracle", "stock", "patch"} or column.path == ("stock_code",)
 )
 
+#: How many stopped rows the page takes apart, and how many stops it lists: its size is bounded whatever the matrix.
+MOST_DETAILED: Final = 200
+MOST_LISTED: Final = 400
+
+Name = tuple[Any, Any]
+Neighbourhoods = Mapping[Name, Neighbourhood]
+
+NOTHING_KNOWN: Final[Neighbourhoods] = {}
+
 #: What each class of rows is called, the roles in it, and what its rows must do.
 CLASSES: Final = (
     ("Forced rows", ("forced",)),
-    ("Ordinary rows", ("control", "reproduction", "ordinary")),
+    ("Ordinary rows", codes.ORDINARY_ROLES),
     ("Probes", ("probe",)),
 )
 
 
-def verdict(record: Record, params: Record, evidence: Record, rows: Sequence[Record]) -> Markup:
+def verdict(
+    record: Record,
+    params: Record,
+    evidence: Record,
+    rows: Sequence[Record],
+    around: Neighbourhoods = NOTHING_KNOWN,
+) -> Markup:
     """Return the verdict in words, the first stop, counts, banners, the kind of evidence and what a PASS says.
 
     Acceptance is positive: only a record that says PASS and holds no stop is shown as one; a PASS that lists stops
@@ -79,16 +97,20 @@ def verdict(record: Record, params: Record, evidence: Record, rows: Sequence[Rec
     banners = [*(record.get("banners") or [])]
     if record.get("verdict") == "PASS" and not clean:
         banners.insert(0, "The verdict record contradicts itself: it says PASS and lists stops. It is shown as STOP.")
+    first = first or (stops[0] if stops else None)
+    row = next((row for row in rows if first and _name(row) == _name(first)), {})
     return fragment(
         "verdict",
         record=record,
         params=params,
         evidence=evidence,
-        device=_device(evidence),
+        device=environment(evidence).get("device"),
         passed=record.get("verdict") == "PASS" and clean,
-        first=first or (stops[0] if stops else None),
-        tally=list(_tally(rows)),
-        alone=record.get("unshared_stops") if stops else None,
+        first=first,
+        numbers=reasons.numbers(row, around.get(_name(row))),
+        tally=list(tally(rows)),
+        owners=owners(rows) if stops else {},
+        alone=record.get("unshared_stops"),
         banners=banners,
         demonstration="demonstration" in title.lower(),
         title=re.sub(r"^demonstration\W*", "", title, flags=re.IGNORECASE),
@@ -96,30 +118,52 @@ def verdict(record: Record, params: Record, evidence: Record, rows: Sequence[Rec
     )
 
 
-def stops(record: Record, rows: Sequence[Record]) -> Markup:
-    """Return the list of all stops in frozen order, each with its plain sentence, its row's counts and a link to it."""
-    found = {(row.get("case"), row.get("row")): row for row in rows}
-    lines = [
-        {**stop, "values": found.get((stop.get("case"), stop.get("row")), {})} for stop in record.get("stops") or []
-    ]
-    return fragment("stops", stops=lines, columns=STOP_COLUMNS)
+def stops(record: Record, rows: Sequence[Record], around: Neighbourhoods = NOTHING_KNOWN) -> Markup:
+    """Return the stops in frozen order, each with its plain sentence, its numbers, its strip and a link to its row.
+
+    Beyond ``MOST_LISTED`` only their number is said: the table of all rows has them too.
+    """
+    found = {_name(row): row for row in rows}
+    drawn = {name for name, _ in _detailed(rows)}
+    every = list(record.get("stops") or [])
+    lines = [_stop(stop, found.get(_name(stop), {}), around, drawn) for stop in every[:MOST_LISTED]]
+    return fragment("stops", stops=lines, more=len(every) - len(lines), columns=STOP_COLUMNS)
+
+
+def _stop(stop: Record, row: Record, around: Neighbourhoods, drawn: set[Name]) -> Record:
+    seen = around.get(_name(stop)) if _name(stop) in drawn else None
+    strip = seen and strips.strip(seen, _strip_id(row))
+    return {**stop, "values": row, "numbers": reasons.numbers(row, seen), "strip": strip}
+
+
+def owners(rows: Sequence[Record]) -> Counter[str]:
+    """Return how many stopped rows are ``shared`` with stock, the ``patch``'s, ``stock``'s own, or ``neither``."""
+    return Counter(codes.owner(str(row.get("code")), row.get("stock_code")) for row in rows if not passed(row))
 
 
 def summary(rows: Sequence[Record], record: Record) -> Markup:
-    """Return one line a case: rows, mask equality, the largest differences, the envelope against vLLM's sort.
+    """Return one line a case: what this gate says beside what upstream's own test would have said, and differences.
 
     The envelope is the verdict's own (contract, section 6, Diagnostics); nothing here decides.
     """
     envelope = record.get("envelope") or {}
     cases = [_case_summary(case, group) | {"envelope": envelope.get(case)} for case, group in _by_case(rows)]
-    return fragment("summary", cases=cases)
+    return fragment("summary", cases=cases, upstream=upstream(rows, record), owners=owners(rows))
 
 
-def row_table(rows: Sequence[Record], params: Record) -> Markup:
+def upstream(rows: Sequence[Record], record: Record) -> dict[str, int]:
+    """Return how many cases upstream's envelope was computed for, accepts, and accepts although rows of it stop."""
+    stopped = {row.get("case") for row in rows if not passed(row)}
+    envelope = record.get("envelope") or {}
+    accepted = [case for case, found in envelope.items() if found.get("within") is True]
+    return {"cases": len(envelope), "accepted": len(accepted), "stopped": sum(case in stopped for case in accepted)}
+
+
+def row_table(rows: Sequence[Record], params: Record, around: Neighbourhoods = NOTHING_KNOWN) -> Markup:
     """Return all rows, one table a case, small neighbouring cases together; each row has the id ``row_id(case, row)``.
 
-    A column in which a table has no value is left out of it.  Where a row stopped, a check box that needs only the
-    style sheet hides the rows that passed.
+    A column in which a table has no value is left out of it.  Where a row stopped, check boxes that need only the
+    style sheet hide the rows that passed, and put cases with stops first; below the row is why it stopped, folded.
 
     Parameters
     ----------
@@ -127,11 +171,42 @@ def row_table(rows: Sequence[Record], params: Record) -> Markup:
         Finished rows, in frozen order.
     params
         The frozen params: what each case is about.
+    around
+        What lies around the boundary of stopped rows, by case and row.
     """
     about = {str(case.get("id")): case.get("about") for case in params.get("cases") or []}
     cases = [{"id": case, "about": about.get(case), **_case(group)} for case, group in _by_case(rows)]
-    stopped = sum(not passed(row) for row in rows)
-    return fragment("rows", tables=list(_tables(cases)), total=len(rows), stopped=stopped)
+    stopped = [_name(row) for row in rows if not passed(row)]
+    detailed = {name: _why(row, around.get(name)) for name, row in _detailed(rows)}
+    tables = list(_tables(cases))
+    return fragment("rows", tables=tables, total=len(rows), stopped=len(stopped), why=detailed, first=stopped[:1])
+
+
+def _detailed(rows: Sequence[Record]) -> list[tuple[Name, Record]]:
+    """Return the rows that the page takes apart: the first stops, so that its size is bounded."""
+    return [(_name(row), row) for row in rows if not passed(row)][:MOST_DETAILED]
+
+
+def _why(row: Record, around: Neighbourhood | None) -> Markup:
+    """Return why a row stopped: its rule with its numbers, the tokens around its boundary, how to see it again."""
+    case, number = _name(row)
+    return fragment(
+        "why",
+        row=row,
+        numbers=reasons.numbers(row, around),
+        around=around,
+        strip=around and strips.again(around, _strip_id(row)),
+        ties=around and around.ties[1] - around.ties[0],
+        command=f"toppgate show . --case {shlex.quote(case)} --row {number}",
+    )
+
+
+def _name(row: Record) -> Name:
+    return row.get("case"), row.get("row")
+
+
+def _strip_id(row: Record) -> str:
+    return f"{row_id(row.get('case'), row.get('row'))}:strip"
 
 
 def _by_case(rows: Sequence[Record]) -> list[tuple[str, list[Record]]]:
@@ -163,7 +238,7 @@ def _table(cases: Sequence[Record]) -> Record:
     }
 
 
-def _tally(rows: Sequence[Record]) -> Iterator[Record]:
+def tally(rows: Sequence[Record]) -> Iterator[Record]:
     """Yield each class of rows, judged apart: how many there are, of which roles, how many passed, and stock's."""
     for name, roles in CLASSES:
         members = [row for row in rows if row.get("role") in roles]
@@ -182,6 +257,7 @@ def _case_summary(case: str, rows: Sequence[Record]) -> dict[str, Any]:
         "roles": runs(row.get("role") for row in rows),
         "rows": len(rows),
         "passed": sum(map(passed, rows)),
+        "owners": owners(rows),
         "equal_patch": _share(rows, "equal_patch"),
         "equal_stock": _share(rows, "equal_stock"),
         "differ": _largest(rows, "symdiff_stock_patch"),
@@ -190,11 +266,11 @@ def _case_summary(case: str, rows: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _device(evidence: Record) -> Any:
-    """Return the device that the first environment names; environments are listed, for each side or for all."""
+def environment(evidence: Record) -> Record:
+    """Return the first environment that names its device; environments are listed, for each side or for all."""
     found = evidence.get("environments") or []
     listed = [item for group in found.values() for item in group] if isinstance(found, Mapping) else found
-    return next((item["device"] for item in listed if item.get("device")), None)
+    return next((item for item in listed if item.get("device")), {})
 
 
 def _known(rows: Iterable[Record], key: str) -> list[Any]:

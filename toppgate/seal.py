@@ -11,7 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import toppgate
-from toppgate import codes, digests, evidence, fingerprint, harness, judge, notebooks, pages, params, redraw, stage
+from toppgate import (
+    codes,
+    digests,
+    evidence,
+    fingerprint,
+    harness,
+    judge,
+    notebooks,
+    pages,
+    params,
+    redraw,
+    stage,
+    summary,
+)
 from toppgate.errors import RunError
 from toppgate.judge import Judgement
 from toppgate.notebooks import Failure
@@ -50,17 +63,18 @@ def seal(directory: Path, failures: Sequence[Failure] = ()) -> Sealed:
     if not (directory / "params.yml").is_file():
         raise RunError(f"{directory}: holds no params.yml, so stage 1 did not run; nothing to judge")
     failed = _failed(directory, failures)
-    verdict = _verdict(directory, failed)
+    judged = _judgement(directory, failed)
     for number, name in enumerate(harness.STAGES):
         _render(directory, name, [failure for failure in failed if failure.stage in harness.STAGES[: number + 1]])
+    (directory / summary.NAME).write_text(_summary(directory, judged), encoding="utf-8")
     shutil.rmtree(directory / "scratch", ignore_errors=True)
     _drop_inputs(directory)
     _drop_empty(directory)
-    receipt = _receipt(directory, verdict)
+    receipt = _receipt(directory, judged.verdict)
     partial = directory / (RECEIPT + ".partial")
     partial.write_bytes(receipt)
     partial.replace(directory / RECEIPT)
-    return Sealed(directory, verdict, digests.sha256(receipt))
+    return Sealed(directory, judged.verdict, digests.sha256(receipt))
 
 
 def _failed(directory: Path, known: Sequence[Failure]) -> list[Failure]:
@@ -70,7 +84,7 @@ def _failed(directory: Path, known: Sequence[Failure]) -> list[Failure]:
     return [failure for failure in found if failure is not None]
 
 
-def _verdict(directory: Path, failed: list[Failure]) -> dict[str, Any]:
+def _judgement(directory: Path, failed: list[Failure]) -> Judgement:
     """Judge what is about to be sealed; where stage 3 did not leave the same rows and verdict, it is not done.
 
     Failures are written down, so that ``verify`` sees them; one more may be added to ``failed``.
@@ -85,7 +99,7 @@ def _verdict(directory: Path, failed: list[Failure]) -> dict[str, Any]:
         left.write_bytes(digests.canonical(content) + b"\n")
     judged = _judged(directory)
     judged.write(directory)
-    return judged.verdict
+    return judged
 
 
 def _judged(directory: Path) -> Judgement:
@@ -120,6 +134,10 @@ def _render(directory: Path, name: str, failures: Sequence[Failure]) -> None:
     except (ValueError, AttributeError, KeyError) as error:
         raise RunError(f"{path}: cannot be rendered: {error}") from None
     path.with_suffix(".html").write_text(html, encoding="utf-8")
+
+
+def _summary(directory: Path, judged: Judgement) -> str:
+    return redraw.summarised(directory, params.read(directory / "params.yml"), judged)
 
 
 def _drop_inputs(directory: Path) -> None:

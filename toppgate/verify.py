@@ -12,7 +12,8 @@ The checks, in order; the first that fails is named:
  6. each notebook counts as done, or the run says that it does not;
  7. rows and verdict follow from the retained masks, judged again here;
  8. the receipt says what the verdict says, word for word, and no more;
- 9. notebooks and pages show what the run's results give, drawn again where the same toppgate and libraries drew them.
+ 9. summary, notebooks and pages say what the run's results give, written again where the same toppgate and libraries
+    wrote them.
 
 Between 2 and 3, a signature: an envelope that is there must hold this receipt, and be signed by the key that is given.
 
@@ -31,7 +32,7 @@ from typing import Any
 import rfc8785
 
 import toppgate
-from toppgate import agreement, codes, fingerprint, harness, inputs, judge, notebooks, params, redraw, signing
+from toppgate import agreement, codes, fingerprint, harness, inputs, judge, notebooks, params, redraw, signing, summary
 from toppgate.errors import RunError, SigningError, ToppgateError, printable
 from toppgate.judge import Judgement
 from toppgate.schema import Case, Params
@@ -287,16 +288,25 @@ def _receipt_says(directory: Path, receipt: dict[str, Any], frozen: Params) -> I
 def _pages(
     directory: Path, receipt: dict[str, Any], frozen: Params, judged: Judgement, notes: list[str]
 ) -> Iterator[str]:
-    same = harness.digest() == judged.verdict["harness"] and redraw.libraries() == _at(
-        receipt, "predicate", "rendering"
-    )
-    if not same or (directory / "rows.jsonl").read_bytes() != judged.rows_bytes():
+    same = harness.digest() == judged.verdict["harness"]
+    same = same and (directory / "rows.jsonl").read_bytes() == judged.rows_bytes()
+    drawn_by_others = _stops(directory) & {"params_drift", "harness_drift"}
+    if same and not drawn_by_others:
+        yield from _summary(directory, frozen, judged)
+    if not same or redraw.libraries() != _at(receipt, "predicate", "rendering"):
         notes.append("pages were not drawn again: another toppgate, other libraries or another machine drew them")
         return
     failures = _optional(directory / "stages.json").get("failed", [])
-    drawn_by_others = _stops(directory) & {"params_drift", "harness_drift"}
     if not drawn_by_others:
         yield from redraw.differences(directory, frozen, judged, failures)
+
+
+def _summary(directory: Path, frozen: Params, judged: Judgement) -> Iterator[str]:
+    path = directory / summary.NAME
+    if not path.is_file():
+        yield f"{summary.NAME}: a run has one, this has none"
+    elif path.read_bytes() != redraw.summarised(directory, frozen, judged).encode():
+        yield f"{summary.NAME}: says something else than the run's results give"
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def evidence(run: Run) -> dict[str, Any]:
         "host": second.get("host"),
         "environments": {name: side["environments"][:1] for name, side in sides.items()},
         "sources": described,
+        "kernels": origin.kernels_seen(sides),
         "seconds": {name: _seconds(side) for name, side in sides.items()},
     }
 
@@ -41,18 +42,20 @@ def _seconds(side: Mapping[str, Any]) -> float:
 
 def verdict(run: Run, judged: Judgement) -> str:
     """Return the page's head: the verdict, and the stops where there are any."""
-    head = report.verdict(judged.verdict, run.params.values(), evidence(run), judged.rows)
-    return str(head + report.stops(judged.verdict, judged.rows) if judged.verdict["stops"] else head)
+    around = judged.neighbourhoods
+    head = report.verdict(judged.verdict, run.params.values(), evidence(run), judged.rows, around)
+    return str(head + report.stops(judged.verdict, judged.rows, around) if judged.verdict["stops"] else head)
 
 
 def figures(judged: Judgement) -> str:
-    """Return the two figures."""
-    return str(pictures.kept_figure(judged.rows) + pictures.difference_figure(judged.rows))
+    """Return the pictures."""
+    return str(pictures.gallery(judged.rows))
 
 
 def rows(run: Run, judged: Judgement) -> str:
     """Return one line a case, then all rows."""
-    return str(report.summary(judged.rows, judged.verdict) + report.row_table(judged.rows, run.params.values()))
+    table = report.row_table(judged.rows, run.params.values(), judged.neighbourhoods)
+    return str(report.summary(judged.rows, judged.verdict) + table)
 
 
 def cases(run: Run) -> str:
