@@ -29,10 +29,11 @@ BASE = [Requirement(line) for line in PROJECT["project"]["dependencies"]]
 #: That release names its own versions, of far more than is used here, so the lock leaves them to it.
 UNLOCKED = "vllm"
 #: The modules that need an extra; no other module imports what one brings.
-EXTRA_OF = dict.fromkeys(("worker", "kernels", "timing", "searching"), "kernel") | {
+EXTRA_OF = dict.fromkeys(("worker", "kernels", "timing", "searching", "workspace", "reproduce"), "kernel") | {
     "real": "exact",
     "compiled": "fast",
     "signing": "sign",
+    "picker": "lab",
 }
 LOCKED_EXTRAS = [Requirement(line) for extra, lines in EXTRAS.items() if extra != UNLOCKED for line in lines]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -191,6 +191,32 @@ def diff(before: Path, after: Path, as_json: bool) -> None:
 
 
 @cli.command()
+@_dir
+@click.argument("case")
+@click.argument("number", metavar="ROW", type=click.IntRange(min=0))
+@click.option("--export", type=click.Path(path_type=Path), help="Write the row here, to attach to an issue.")
+@click.option("--shrink", is_flag=True, help="Make the exported row as small as it gets with the same code and cause.")
+@_json
+def row(directory: Path, case: str, number: int, *, export: Path | None, shrink: bool, as_json: bool) -> None:
+    """Run a row of a run DIRECTORY again, on the interpreter, and show why the kernel kept what it kept."""
+    from toppgate import apart  # noqa: PLC0415
+
+    if shrink and export is None:
+        raise click.UsageError("--shrink needs --export")
+    _existing(directory)
+    if export is None:
+        found = apart.traced(directory, case, number)
+    else:
+        found = apart.exported(directory, case, number, export, shrinking=shrink)
+
+    def text() -> None:
+        for line in found.lines:
+            click.echo(line)
+
+    _say(found.plain, text, as_json)
+
+
+@cli.command()
 @_params
 @click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; default reports/<params stem>.")
 @click.option("--only", multiple=True, metavar="NAME", help="Run this mutant alone; may be given several times.")

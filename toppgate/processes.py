@@ -29,14 +29,21 @@ class Process:
     wiped its environment; only what did both, and lost its parents too, is not found.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, stdout: int) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        stdout: int,
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
         self._mark = MARK + uuid.uuid4().hex
         self._log = log
         with log.open("ab") as errors:
             self.child = subprocess.Popen(
                 leash.command(*command),
                 env={**environment, self._mark: "1"},
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=stdout,
                 stderr=errors,
                 start_new_session=True,
@@ -99,10 +106,14 @@ def _runs(process: psutil.Process) -> bool:
 
 
 class Worker(Process):
-    """A Python module that reports JSON events, one a line, on standard output."""
+    """A Python module that reports JSON events, one a line, on standard output; ``asked``, it is also told some."""
 
-    def __init__(self, module: str, argument: Path, environment: Mapping[str, str], log: Path) -> None:
-        super().__init__([sys.executable, "-P", "-m", module, str(argument)], environment, log, subprocess.PIPE)
+    def __init__(
+        self, module: str, argument: Path, environment: Mapping[str, str], log: Path, *, asked: bool = False
+    ) -> None:
+        command = [sys.executable, "-P", "-m", module, str(argument)]
+        stdin = subprocess.PIPE if asked else subprocess.DEVNULL
+        super().__init__(command, environment, log, subprocess.PIPE, stdin)
         self._events: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -112,6 +123,19 @@ class Worker(Process):
                 for line in stream:
                     self._events.put(line.decode("utf-8", "replace"))
         self._events.put(None)
+
+    def ask(self, **request: Any) -> None:
+        """Write one JSON object to the process's standard input.  Raises ``OSError`` where it no longer reads."""
+        if self.child.stdin is not None:
+            self.child.stdin.write(json.dumps(request).encode() + b"\n")
+            self.child.stdin.flush()
+
+    def kill(self) -> None:
+        """Kill it as ``Process`` does, and close what it was asked through."""
+        super().kill()
+        if self.child.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.child.stdin.close()
 
     def event(self, deadline: float) -> dict[str, Any] | None:
         """Return the next event, or None once the process has closed its output.
