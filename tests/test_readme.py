@@ -1,6 +1,7 @@
 """The README says what is there: its commands, options, files, statement and figures; so do the pages beside it."""
 
 import hashlib
+import itertools
 import re
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_the_exploring_notebook_takes_what_it_is_given() -> None:
 
     (command,) = [c for c in COMMANDS if c.startswith("papermill ") and " -f " not in c]
     _, notebook, _, *options = command.split()
-    given = {name for flag, name in zip(options, options[1:], strict=False) if flag in ("-r", "-p")}
+    given = {name for flag, name in itertools.pairwise(options) if flag in ("-r", "-p")}
     assert given == set(inspect_notebook(str(ROOT / notebook))) == {"run_dir", "case", "row"}
 
 
