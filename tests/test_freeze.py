@@ -26,7 +26,7 @@ from toppgate import digests, freeze, inputs, params, plain_yaml
 from toppgate.schema import Params
 
 PARAMS = Path("params")
-SHIPPED = sorted(PARAMS.glob("*.yml"))
+SHIPPED = [path for path in sorted(PARAMS.glob("*.yml")) if not path.stem.startswith("ladder")]
 
 Write = Callable[[dict[str, Any]], Path]
 

@@ -19,9 +19,13 @@ ROWS = ROOT / "tests" / "data" / "rows.json"
 
 KERNEL = "vllm/v1/sample/ops/topk_topp_triton.py"
 PINS = {
+    "0.30.0": "0b5fc337058e22bc28a8530ccec904d6ccd89b9548b02955c657ac429b1669d2",
     "0.31.0": "c19c0af6a55c72dcb845ca531586faacc987711fc7bf3c5288cc498f923752f4",
+    "0.32.0": "d39388245d5d5f54dfdd11ef9285d45b5029054167cfddb6b86961d07d562712",
     "0.33.0": "6264a524884274824b65c3a3a91d4d34418561cde566c31879cb394acd85f2ef",
     "0a1276e": "5b64e1f938c1f5a106a12c7eb30d51e2e1045ead277f5933c0800f761e43c2ae",
+    "vllm-sort": "275eb41831b2e43964366495abfc8d222aac121da40245760d36537ac5449f40",
+    "transformers": "356184def6cd295ce6d8dbed15fa0105d8b7cdfe83dc1862a66adafd30f684e6",
 }
 #: The zero-context hunks of 0.31.0 -> 0.33.0 that are commit 0a1276e (contract, section 3).
 HUNKS = ("31905c87d2b0", "2966b59403f6", "b62514e7f14e")
@@ -47,6 +51,22 @@ def commit() -> dict[str, Any]:
     """Return the source spec of commit 0a1276e, rebuilt from two releases."""
     base, donor = release("0.31.0"), release("0.33.0")
     return {"kind": "pick", "base": base, "donor": donor, "hunks": list(HUNKS), "sha256": PINS["0a1276e"]}
+
+
+def vllm_sort() -> dict[str, Any]:
+    """Return the source spec of vLLM 0.31.0's own sort implementation, whose text no release of the ladder changed."""
+    member = "vllm/v1/sample/ops/topk_topp_sampler.py"
+    pin = "c5c7de950e4e1380c97328057aa6a39c86e734c8b2de35beffa9695b705fbba3"
+    of = {"kind": "release", "distribution": "vllm", "version": "0.31.0", "member": member, "sha256": pin}
+    name = "vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p_pytorch"
+    return {"kind": "callable", "callable": name, "of": of, "sha256": PINS["vllm-sort"]}
+
+
+def transformers() -> dict[str, Any]:
+    """Return the source spec of transformers' top-p warper, row by row."""
+    name = "examples.transformers_top_p:top_p"
+    requires = {"transformers": "5.24.0"}
+    return {"kind": "callable", "callable": name, "requires": requires, "sha256": PINS["transformers"]}
 
 
 def captured(name: str, tensor: str = "logits", **more: Any) -> dict[str, Any]:
@@ -300,7 +320,7 @@ def h200(title: str, patch: dict[str, Any]) -> dict[str, Any]:
         upstream_draw(),
         *normals(),
         *real_on_gpu(),
-        on_h200(reproduction("alone in its launch")),
+        seeded(reproduction("alone in its launch"), 145),
     ]
     return {
         **cpu(title, patch),
@@ -314,13 +334,13 @@ def h200(title: str, patch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def on_h200(case: dict[str, Any]) -> dict[str, Any]:
-    """Return the reproduction case with its seed, as ``toppgate freeze`` found it on an H200 for this case alone.
+def seeded(case: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return the reproduction case with the seed that ``toppgate freeze`` found: 81 on the interpreter, 145 on an H200.
 
-    Written down so that the whole matrix can be frozen on a machine without a GPU.  Both patches gave the same seed.
+    Written down so that a matrix can be frozen for other kernels, or on a machine without a GPU.
     """
-    rows = {"kind": "normal", "seed": "145", **{key: case["rows"][key] for key in ("scale", "rows", "vocabulary")}}
-    over = "seeds 1 to 144 were passed over"
+    rows = {"kind": "normal", "seed": str(seed), **{key: case["rows"][key] for key in ("scale", "rows", "vocabulary")}}
+    over = f"seeds 1 to {seed - 1} were passed over"
     record = f"the first seed from 1 on whose stock and patched masks differ, oracle not run; {over}"
     return {**{key: case[key] for key in case if key != "select"}, "rows": rows, "selected_by": record}
 
@@ -353,6 +373,52 @@ def cpu(title: str, patch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def compact() -> list[dict[str, Any]]:
+    """Return the small matrix: forced rows, half a control, real bfloat16 rows, the reproduction row, written rows."""
+    first, second, control, _ = forced_and_controls()
+    half = {**control, "rows": {**control["rows"], "rows": [0, 4]}, "p": ["0.1", "0.5", "0.9", "0.999"]}
+    bfloat16 = [case for case in real_logits() if "bfloat16" in case["id"]]
+    return [first, second, half, *bfloat16, seeded(reproduction(IN_TWO), 81), *reported(4096)]
+
+
+def smallest() -> list[dict[str, Any]]:
+    """Return what of the small matrix shows how a function does: each kind of case once."""
+    left = {"forced-1e9-over-0.6", "real-bfloat16-p0.95", "real-bfloat16-p0.99"}
+    return [case for case in compact() if case["id"] not in left]
+
+
+def function(title: str, patch: dict[str, Any]) -> dict[str, Any]:
+    """Return the draft of a comparison with a Python function in the patch's place, over the small matrix."""
+    notes = "The patch is a Python function, so its launch path is its own call and nothing else."
+    return {**cpu(title, patch), "notes": notes, "cases": smallest()}
+
+
+def ladder(comparison: dict[str, Any], title: str, cases: list[dict[str, Any]], *others: str) -> dict[str, Any]:
+    """Return the draft of a ladder: the releases, the commit, and other kernels, over cases and against 0.31.0."""
+    kernels = [{"id": version, "source": release(version)} for version in ("0.30.0", "0.31.0", "0.32.0")]
+    kernels += [{"id": "0a1276e", "source": commit()}, {"id": "0.33.0", "source": release("0.33.0")}]
+    kernels += [{"id": name, "source": OTHERS[name]()} for name in others]
+    found = {key: comparison[key] for key in comparison if key not in {"patch", "change", "path", "frozen"}}
+    return {**found, "title": title, "retain_inputs": False, "kernels": kernels, "cases": cases}
+
+
+#: Kernels that are no release of the split kernel.
+OTHERS: dict[str, Callable[[], dict[str, Any]]] = {"vllm-sort": vllm_sort, "transformers": transformers}
+
+
+def ladder_cpu() -> dict[str, Any]:
+    """Return the ladder of the interpreter."""
+    title = "vLLM's split top-p kernel, 0.30.0 to 0.33.0, and two sorts, against 0.31.0, on the interpreter"
+    return ladder(cpu(title, {}), title, compact(), "vllm-sort", "transformers")
+
+
+def ladder_h200() -> dict[str, Any]:
+    """Return the ladder of an H200, over the whole matrix of ``params/h200.yml``."""
+    title = "vLLM's split top-p kernel, 0.30.0 to 0.33.0, and vLLM's sort, against 0.31.0, on an H200"
+    whole = h200(title, {})
+    return ladder(whole, title, whole["cases"], "vllm-sort")
+
+
 def mutants() -> dict[str, Any]:
     """Return the draft of the matrix that wrong kernels are run over."""
     limits = {"vocabulary": 50000, "batch": 8, "rows": 32}
@@ -366,6 +432,10 @@ def mutants() -> dict[str, Any]:
 
 
 DRAFTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "ladder": ladder_cpu,
+    "ladder-h200": ladder_h200,
+    "vllm-sort": lambda: function("vLLM 0.31.0's split kernel against its own sort, on the CPU", vllm_sort()),
+    "transformers": lambda: function("vLLM 0.31.0's split kernel against transformers' warper", transformers()),
     "mutants": mutants,
     "h200": lambda: h200("vLLM 0.31.0 against commit 0a1276e (PR #58231), on an H200", commit()),
     "h200-0.33.0": lambda: h200("vLLM 0.31.0 against 0.33.0, on an H200", release("0.33.0")),

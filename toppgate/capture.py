@@ -9,12 +9,14 @@ from typing import Any
 
 from toppgate import digests, harness, inputs, params, progress
 from toppgate.errors import InputDriftError, InputError, RunError
-from toppgate.schema import Case, Params
+from toppgate.schema import Case
 from toppgate.stage import Run, Stop, finish
 
 
-def capture(run: Run) -> dict[str, Any]:
+def capture(run: Run, witness: bytes | None = None) -> dict[str, Any]:
     """Write ``params.yml``, the harness copy and every captured input; return the result, ``1_capture.json``.
+
+    ``witness`` is the file that froze the values, to be looked for in git, where that is not their own params file.
 
     Side effects: creates the run directory.  Raises ``RunError`` where the directory already holds a run: a second
     run into the same place is a rerun by the back door (contract, section 2).
@@ -32,7 +34,7 @@ def capture(run: Run) -> dict[str, Any]:
         if stop is not None:
             run = run.stopped(stop)
     progress.say(f"captured {len(found)} cases")
-    return finish(run, "1_capture", {"inputs": found, "git": git_state(run.params)})
+    return finish(run, "1_capture", {"inputs": found, "git": git_state(witness or params.dump(run.params))})
 
 
 def _copy_files(run: Run) -> None:
@@ -61,15 +63,15 @@ def _capture_case(run: Run, case: Case) -> tuple[str | None, Stop | None]:
     return made.sha256, None
 
 
-def git_state(checked: Params) -> dict[str, Any]:
-    """Return revision, dirty flag, and the path of the params file in HEAD's tree if it is committed as it is.
+def git_state(frozen: bytes) -> dict[str, Any]:
+    """Return revision, dirty flag, and the path of a frozen file in HEAD's tree if it is committed as it is.
 
     Looked for by git blob id, so it does not matter how the values reached the notebook (contract, section 3).
     """
     revision = _git("rev-parse", "HEAD")
     if revision is None:
         return {"revision": None, "dirty": None, "params_path": None}
-    blob = digests.git_blob(params.dump(checked))
+    blob = digests.git_blob(frozen)
     entries = (_git("ls-tree", "-r", "HEAD") or "").splitlines()
     path = next((line.split("\t", 1)[1] for line in entries if line.split()[2] == blob), None)
     dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))

@@ -139,10 +139,11 @@ def verify(directory: Path, key: Path | None, as_json: bool) -> None:
 @_params
 @_json
 def freeze(params: Path, as_json: bool) -> None:
-    """Resolve and write every digest of a PARAMS file."""
+    """Resolve and write every digest of a PARAMS file, or of a ladder."""
     from toppgate import freeze as freezer  # noqa: PLC0415
+    from toppgate import ladder  # noqa: PLC0415
 
-    frozen = freezer.freeze(params).frozen
+    frozen = ladder.frozen(params).frozen if ladder.is_one(params) else freezer.freeze(params).frozen
     digest = "" if frozen is None else frozen.sha256
     _say({"params": str(params), "sha256": digest}, lambda: click.echo(f"frozen      {params}: {digest}"), as_json)
 
@@ -228,9 +229,7 @@ def mutants(params: Path, out: Path | None, only: tuple[str, ...], search: bool,
     from toppgate import mutants as runner  # noqa: PLC0415
 
     began = time.monotonic()
-    watched = not as_json and sys.stderr.isatty()
-    told = (lambda name: click.echo(f"ran {name}", err=True)) if watched else str
-    directory, record = runner.mutants(params, out, mutations.MUTANTS, only=only, searching=search, told=told)
+    directory, record = runner.mutants(params, out, mutations.MUTANTS, only=only, searching=search, told=_told(as_json))
 
     def text() -> None:
         for line in kills.lines(record):
@@ -241,6 +240,53 @@ def mutants(params: Path, out: Path | None, only: tuple[str, ...], search: bool,
     keys = ("catalogue", "mutants", *runner.OUTCOMES, "killed_by_evidence_alone", "patch_stops", "table")
     _say({key: record[key] for key in keys} | {"directory": str(directory)}, text, as_json)
     sys.exit(0 if record["survived"] == 0 else 1)
+
+
+@cli.command()
+@_params
+@click.option("--out", type=click.Path(path_type=Path), help="Where the runs go; default reports/<params stem>.")
+@_json
+def sweep(params: Path, out: Path | None, as_json: bool) -> None:
+    """Run every kernel of a frozen ladder, PARAMS, over one matrix: a sealed run each, and one page of all."""
+    from toppgate import rungs  # noqa: PLC0415
+    from toppgate import sweep as sweeper  # noqa: PLC0415
+
+    began = time.monotonic()
+    directory, record = sweeper.sweep(params, out, _told(as_json))
+
+    def text() -> None:
+        for line in rungs.lines(record):
+            click.echo(line)
+        click.echo(f"wall time   {time.monotonic() - began:.0f} s")
+        click.echo(f"page        {directory / 'ladder.html'}")
+
+    _say(record | {"directory": str(directory)}, text, as_json)
+
+
+@cli.command()
+@_params
+@click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; default reports/<stem>-bisect.")
+@_json
+def bisect(params: Path, out: Path | None, as_json: bool) -> None:
+    """Say which hunks of the diff of a frozen PARAMS file fix and which break the rows that stop."""
+    from toppgate import bisection, blame  # noqa: PLC0415
+
+    began = time.monotonic()
+    directory, record = bisection.bisect(params, out, _told(as_json))
+
+    def text() -> None:
+        for line in blame.lines(record):
+            click.echo(line)
+        click.echo(f"wall time   {time.monotonic() - began:.0f} s")
+        click.echo(f"page        {directory / 'bisection.html'}")
+
+    _say(record | {"directory": str(directory)}, text, as_json)
+
+
+def _told(as_json: bool) -> Callable[[str], object]:
+    """Return what is told of each kernel that is done: a line, where somebody watches."""
+    watched = not as_json and sys.stderr.isatty()
+    return (lambda name: click.echo(f"ran {name}", err=True)) if watched else str
 
 
 def _existing(directory: Path) -> Path:

@@ -13,7 +13,7 @@ from toppgate import codes, digests, harness, inputs, outputs, params, stage
 from toppgate.errors import InputError, RunError, ToppgateError
 from toppgate.inputs import Inputs
 from toppgate.outputs import Masks
-from toppgate.schema import Case, Params
+from toppgate.schema import CALLABLE, Case, Params
 from toppgate.stage import Stop
 
 SIDES = ("stock", "patch")
@@ -302,7 +302,10 @@ def _masks(evidence: Evidence, case: Case, name: str, record: Mapping[str, Any],
 
 
 def _check_path(checked: Params, case: Case, name: str, record: Mapping[str, Any]) -> None:
-    """Every repeat launched the frozen kernels, in order, with the side's own split, from the pinned file."""
+    """Every repeat launched the frozen kernels, in order, with the side's own split, from the pinned file.
+
+    A Python function's call stands among them under a name of its own, which Triton's hook does not know.
+    """
     path = [step.kernel for step in getattr(checked.path, name) for _ in range(step.times)]
     slices = None if case.slices is None else getattr(case.slices, name)
     launches = _list(record.get("launches"))
@@ -313,7 +316,8 @@ def _check_path(checked: Params, case: Case, name: str, record: Mapping[str, Any
         names = [_mapping(launch).get("kernel") for launch in _list(seen)]
         if names != path:
             raise _FoundError("path_mismatch", f"launched {_counted(names)}, expected {_counted(path)}")
-        if checked.device == "cuda" and hooks[repeat : repeat + 1] != [names]:
+        launched = [launch for launch in names if launch != CALLABLE]
+        if checked.device == "cuda" and hooks[repeat : repeat + 1] != [launched]:
             raise _FoundError("path_mismatch", f"Triton's launch hook saw {hooks[repeat : repeat + 1]}")
         for launch in seen:
             if launch.get("ours") is not True:

@@ -25,6 +25,7 @@ SIDES = ("stock", "patch")
 SORT = "sort"
 SORT_MEMBER = "vllm/v1/sample/ops/topk_topp_sampler.py"
 SORT_FUNCTION = "apply_top_k_top_p_pytorch"
+SORT_CALLABLE = f"vllm.v1.sample.ops.topk_topp_sampler:{SORT_FUNCTION}"
 
 #: Is given a name, for whoever watches.
 Told = Callable[[str], object]
@@ -34,11 +35,13 @@ Told = Callable[[str], object]
 class Side:
     """What one side delivered, case by case; grows while its workers run.
 
-    ``resolved`` is the SHA-256 of the side's text, ``read`` what each worker found it to be.
+    ``resolved`` is the SHA-256 of the side's text, ``read`` what each worker found it to be; ``callable`` is
+    ``module:function`` where the text is a Python function's, None where it is a kernel file's.
     """
 
     name: str
     resolved: str
+    callable: str | None = None
     read: list[str] = field(default_factory=list)
     environments: list[dict[str, Any]] = field(default_factory=list)
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -68,7 +71,7 @@ def execute(run: Run) -> dict[str, Any]:
         provided = host.provide(run.params.host.model_dump(exclude_unset=True), published.cache())
         sides = run_sides(run, provided, deadline)
         clock.append(time.monotonic())
-        sides.append(_run_sort(run, provided, deadline))
+        sides.append(run_sort(run, provided, deadline))
         clock.append(time.monotonic())
         timing = _measure(run, sides, provided, deadline)
         clock.append(time.monotonic())
@@ -116,7 +119,7 @@ def run_sides(run: Run, provided: host.Host, deadline: float) -> list[Side]:
     (run.directory / "outputs").mkdir(exist_ok=True)
     specs = {name: getattr(run.params, name).model_dump(exclude_unset=True) for name in SIDES}
     found = {name: source.resolve(spec, published.cache()) for name, spec in specs.items()}
-    sides = [Side(name, found[name].sha256) for name in SIDES]
+    sides = [Side(name, found[name].sha256, found[name].callable) for name in SIDES]
     threads = [
         threading.Thread(target=work, args=(run, side, found[side.name].data, provided, deadline)) for side in sides
     ]
@@ -149,9 +152,10 @@ def run_texts(run: Run, texts: Mapping[str, bytes], provided: host.Host, told: T
     return sides
 
 
-def _run_sort(run: Run, provided: host.Host, deadline: float) -> Side:
+def run_sort(run: Run, provided: host.Host, deadline: float) -> Side:
+    """Run vLLM's own sort implementation, cut out of the host; side effects as for ``work``."""
     text = source.function(host.member(provided, SORT_MEMBER), SORT_FUNCTION).encode()
-    side = Side(SORT, digests.sha256(text))
+    side = Side(SORT, digests.sha256(text), SORT_CALLABLE)
     work(run, side, text, provided, deadline)
     return side
 
@@ -167,7 +171,7 @@ def work(run: Run, side: Side, text: bytes, provided: host.Host, deadline: float
     kernel.write_bytes(text)
     waiting = list(_runnable(run, side))
     start = _starter(run.params, scratch)
-    if run.params.device == "cuda" and side.name != SORT and waiting:
+    if run.params.device == "cuda" and side.callable is None and waiting:
         seat = side.name if side.name in SIDES else "patch"
         groups = [[case.id for case in group] for group in cuda.shapes(waiting, seat)]
         job = _job(run, side, kernel, provided, waiting)
@@ -193,8 +197,11 @@ def _starter(params: Params, scratch: Path) -> cuda.Start:
 
 
 def _measure(run: Run, sides: list[Side], provided: host.Host, deadline: float) -> dict[str, Any] | None:
-    """Time launches on CUDA, once the evidence is complete, of the cases that all delivered; None elsewhere."""
-    if run.params.device != "cuda":
+    """Time launches on CUDA, once the evidence is complete, of the cases that all delivered; None elsewhere.
+
+    None too where a side is a Python function, which no CUDA graph need be able to hold.
+    """
+    if run.params.device != "cuda" or any(side.callable for side in sides if side.name in SIDES):
         return None
     scratch = run.directory / "scratch" / "timing"
     scratch.mkdir(parents=True, exist_ok=True)
@@ -242,6 +249,7 @@ def _job(run: Run, side: Side, kernel: Path, provided: host.Host, cases: list[Ca
         "device": run.params.device,
         "source": str(kernel),
         "sha256": side.resolved,
+        "callable": side.callable,
         "host": None if provided.path is None or side.name == SORT else str(provided.path),
         "host_sha256": provided.sha256,
         "repeat": run.params.repeat,

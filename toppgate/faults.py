@@ -41,14 +41,17 @@ _EXPECTED = {
 }
 
 
-def explain(error: ValidationError, values: Any) -> str:
-    """Return one line for the first fault, an unknown key before others; the number of further ones is said."""
+def explain(error: ValidationError, values: Any, model: type[BaseModel] = Params) -> str:
+    """Return one line for the first fault, an unknown key before others; the number of further ones is said.
+
+    ``model`` is what the values were held to.
+    """
     faults = error.errors(include_url=False)
     fault = next((one for one in faults if one["type"] in _UNKNOWN), faults[0])
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     location = (*fault["loc"], "kind") if fault["type"].startswith("union_tag") else fault["loc"]
     where = _place(location, values, absent=fault["type"] in (*_ABSENT, *_UNKNOWN))
-    return f"{where}: {_unknown(fault['loc']) if fault['type'] in _UNKNOWN else _mismatch(fault)}{more}"
+    return f"{where}: {_unknown(fault['loc'], model) if fault['type'] in _UNKNOWN else _mismatch(fault)}{more}"
 
 
 def _place(location: Location, values: Any, *, absent: bool) -> str:
@@ -102,14 +105,14 @@ def _short(value: Any) -> str:
 # ---------------------------------------------------------------------------------------------- the nearest known key
 
 
-def _unknown(location: Location) -> str:
-    near = difflib.get_close_matches(str(location[-1]), _known_keys(location[:-1]), n=1, cutoff=0.6)
+def _unknown(location: Location, model: type[BaseModel]) -> str:
+    near = difflib.get_close_matches(str(location[-1]), _known_keys(location[:-1], model), n=1, cutoff=0.6)
     return "unknown key" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
-def _known_keys(location: Location) -> list[str]:
+def _known_keys(location: Location, model: type[BaseModel]) -> list[str]:
     """Return the keys that may stand at a place, which is given as pydantic gives it: with union tags."""
-    models: list[type[BaseModel]] = [Params]
+    models: list[type[BaseModel]] = [model]
     for step in location:
         inside = [found for model in models if step in model.model_fields for found in _models_of(model, str(step))]
         tagged = [model for model in models if step in _kinds(model)]

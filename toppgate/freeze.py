@@ -18,7 +18,7 @@ import numpy as np
 from toppgate import digests, execute, fp32, host, hunks, inputs, outputs, params, published, source
 from toppgate.errors import InputError, ParamsError
 from toppgate.order import canonical_rows
-from toppgate.schema import Case, Params
+from toppgate.schema import CALLABLE, CALLABLE_PATH, SPLIT_PATH, Case, Launches, Params
 from toppgate.source import Plan, Source
 from toppgate.stage import Run
 
@@ -28,7 +28,9 @@ SCREENED = {"interpreter": (8, 16), "cuda": (1, 512)}
 
 
 @dataclass(frozen=True)
-class _Sources:
+class Sources:
+    """The two sides' sources."""
+
     stock: Source
     patch: Source
 
@@ -48,23 +50,23 @@ def freeze(path: Path) -> Params:
     """
     draft = params.read_draft(path)
     values = draft.values()
-    sources = _Sources(*(source.resolve(values[side], published.cache()) for side in execute.SIDES))
-    values |= {side: _pinned(values[side], getattr(sources, side)) for side in execute.SIDES}
-    values["change"] = _change(sources)
+    sources = Sources(*(source.resolve(values[side], published.cache()) for side in execute.SIDES))
+    values |= {side: pinned(values[side], getattr(sources, side)) for side in execute.SIDES}
+    values["change"] = change_of(sources)
     values["host"]["tree"] = host.provide(values["host"], published.cache()).sha256
-    values["path"] = draft.path.model_dump(mode="json")
-    values["cases"] = [_case(case, draft, sources, values) for case in draft.cases]
-    values["frozen"] = params.freeze_digest(_in_order(values))
-    frozen = params.check(_in_order(values), str(path))
+    values["path"] = {side: path_of(values[side], getattr(draft.path, side)) for side in execute.SIDES}
+    values["cases"] = [case_of(case, sources, values) for case in draft.cases]
+    values["frozen"] = params.freeze_digest(in_order(values))
+    frozen = params.check(in_order(values), str(path))
     params.check_frozen(frozen, str(path))
     if draft.frozen is not None and draft.frozen.model_dump() != values["frozen"]:
         first = params.first_difference(draft.frozen.model_dump(), values["frozen"])
         raise ParamsError(f"{path}: {first} comes out otherwise than it was frozen; to freeze it anew, drop frozen")
-    _replace(path.resolve(), params.dump(frozen))
+    replace(path.resolve(), params.dump(frozen))
     return frozen
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace(path: Path, data: bytes) -> None:
     """Replace a file as a whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -77,24 +79,39 @@ def _replace(path: Path, data: bytes) -> None:
             partial.unlink()
 
 
-def _in_order(values: Mapping[str, Any]) -> dict[str, Any]:
+def in_order(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a params file's values in the order of its keys."""
     return {name: values[name] for name in Params.model_fields if name in values}
 
 
-def _pinned(spec: dict[str, Any], found: Source) -> dict[str, Any]:
+def pinned(spec: dict[str, Any], found: Source) -> dict[str, Any]:
+    """Return a source spec with its pin."""
     return {**spec, "sha256": found.sha256}
 
 
-def _change(sources: _Sources) -> dict[str, Any]:
-    """The diff from stock to patch, hunk by hunk; a patch that changes nothing is none."""
+def path_of(spec: Mapping[str, Any], drafted: list[Launches]) -> list[dict[str, Any]]:
+    """Return the launch path of a side: as drafted, unless that is another kind of source's."""
+    path = [launches.model_dump(mode="json") for launches in drafted]
+    function = spec["kind"] == "callable"
+    names = [each["kernel"] for each in path for _ in range(each["times"])]
+    calls = [at for at, name in enumerate(names) if name == CALLABLE]
+    fits = calls == ([0] if function else [])
+    return path if fits else CALLABLE_PATH if function else SPLIT_PATH
+
+
+def change_of(sources: Sources) -> dict[str, Any]:
+    """Return the diff from stock to patch, hunk by hunk.  Raises ``ParamsError`` for a patch that changes nothing."""
     if sources.stock.sha256 == sources.patch.sha256:
         raise ParamsError("patch_drift: stock and patch are the same file")
     found = hunks.diff(sources.stock.data.decode(), sources.patch.data.decode())
     return {"sha256": hunks.digest(found), "hunks": [hunk.sha256 for hunk in found]}
 
 
-def _case(case: Case, draft: Params, sources: _Sources, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a case's values with shape, bits, slices and input digest; finds the seed first where one is declared."""
+def case_of(case: Case, sources: Sources, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a case's values with shape, bits, slices and input digest; finds the seed first where one is declared.
+
+    Raises ``ParamsError``, ``SourceError``, ``InputError``.
+    """
     found = case.model_dump(mode="json", exclude_unset=True)
     if case.select is not None and "seed" not in found["rows"]:
         found |= _selected(case, values)
@@ -103,7 +120,7 @@ def _case(case: Case, draft: Params, sources: _Sources, values: Mapping[str, Any
     found["p_bits"] = list(map(bits, case.p)) if isinstance(case.p, list) else bits(case.p)
     made = inputs.generate(Case.model_validate(found))
     rows, vocabulary = made.logits.shape
-    units = case.compute_units or draft.compute_units
+    units = case.compute_units or values["compute_units"]
     slices = {side: plan and plan(rows, vocabulary, units) for side, plan in sources.plans.items()}
     found |= {"shape": [rows, vocabulary], "slices": slices, "input": made.sha256}
     return {name: found[name] for name in Case.model_fields if name in found}
@@ -178,7 +195,7 @@ def _differing(case: Case, values: Mapping[str, Any], groups: list[list[int]], u
             cases.append(_screen(case, made, seeds, units))
             inputs.save(made, directory / "inputs" / f"{cases[-1]['id']}.safetensors")
         kept = {key: values[key] for key in values if key not in {"cases", "frozen"}}
-        run = Run(directory, Params.model_validate(_in_order({**kept, "cases": cases})), "", "", "screen")
+        run = Run(directory, Params.model_validate(in_order({**kept, "cases": cases})), "", "", "screen")
         provided = host.provide(values["host"], published.cache())
         execute.run_sides(run, provided, time.monotonic() + run.params.limits.total_seconds)
         return [seed for seeds, c in zip(groups, run.params.cases, strict=True) for seed in _seeds(run, c, seeds)]

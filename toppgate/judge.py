@@ -5,7 +5,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,9 @@ Row = dict[str, Any]
 RowAndAround = tuple[Row, Neighbourhood | None]
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 ReferenceOf = Callable[[Logits, np.float32], oracle.Reference]
+
+#: A case's detail and rows.
+_Judged = tuple[str, list[RowAndAround]]
 
 #: From this many logits on, the cases are judged by a pool of processes, whose start then costs less than it saves.
 PARALLEL = 20_000_000
@@ -116,7 +119,21 @@ def judge(directory: Path, stop: Stop | None = None, harness: str | None = None)
     ParamsError : where the directory holds no readable params, so not even the rows are known
     """
     found = gather(directory, stop, harness)
+    (judged,) = _judge_cases([found])
+    return _judgement(found, judged, stop, harness)
+
+
+def judge_together(directories: Sequence[Path], harness: str | None = None) -> list[Judgement]:
+    """Judge runs whose cases are the same rows, each as ``judge`` does; the oracle is asked once a row for all.
+
+    Not checked: that the cases are the same; where they are not, the oracle is asked again.  Raises as ``judge`` does.
+    """
+    found = [gather(directory, None, harness) for directory in directories]
     judged = _judge_cases(found)
+    return [_judgement(each, cases, None, harness) for each, cases in zip(found, judged, strict=True)]
+
+
+def _judgement(found: Evidence, judged: list[_Judged], stop: Stop | None, harness: str | None) -> Judgement:
     details = {case.id: detail for case, (detail, _) in zip(found.params.cases, judged, strict=True)}
     pairs = [pair for _, group in judged for pair in group]
     rows = [row for row, _ in pairs]
@@ -127,19 +144,43 @@ def judge(directory: Path, stop: Stop | None = None, harness: str | None = None)
     return Judgement(tuple(rows), verdict, around)
 
 
-def _judge_cases(found: Evidence) -> list[tuple[str, list[RowAndAround]]]:
-    """Return detail and rows of each case, in frozen order; large runs are judged on all cores."""
-    cases = found.params.cases
-    work = sum(case.batch * case.vocabulary for case in cases)
+def _judge_cases(found: Sequence[Evidence]) -> list[list[_Judged]]:
+    """Return, for each run, detail and rows of each case, in frozen order; much work is judged on all cores."""
+    groups = list(zip(*(each.params.cases for each in found), strict=True))
+    work = sum(case.batch * case.vocabulary for group in groups for case in group)
     if work < PARALLEL:
-        return [_judge_case(found, case) for case in cases]
-    each = joblib.Parallel(n_jobs=-1)(joblib.delayed(_judge_case)(found.only(case), case) for case in cases)
-    return list(each)
+        judged = [_judge_case(found, group) for group in groups]
+    else:
+        small = ([each.only(case) for each, case in zip(found, group, strict=True)] for group in groups)
+        jobs = (joblib.delayed(_judge_case)(only, group) for only, group in zip(small, groups, strict=True))
+        judged = joblib.Parallel(n_jobs=-1)(jobs)
+    return [list(cases) for cases in zip(*judged, strict=True)]
 
 
-def _judge_case(found: Evidence, case: Case) -> tuple[str, list[RowAndAround]]:
-    evidence = found.case(case)
-    return evidence.detail, list(_case_rows(case, evidence))
+def _judge_case(found: Sequence[Evidence], cases: Sequence[Case]) -> list[_Judged]:
+    """Return detail and rows of one case of each run; where there are more, the oracle's answers are kept for them."""
+    engine = _engine(cases[0])
+    reference = engine if len(found) == 1 else Remembered(engine)
+    judged = []
+    for each, case in zip(found, cases, strict=True):
+        evidence = each.case(case)
+        judged.append((evidence.detail, list(_case_rows(case, evidence, reference))))
+    return judged
+
+
+@dataclass
+class Remembered:
+    """An oracle asked once a row: its answer is the same for every kernel."""
+
+    engine: ReferenceOf = oracle.reference
+    known: dict[tuple[str, float], oracle.Reference] = field(default_factory=dict)
+
+    def __call__(self, logits: Logits, p: np.float32) -> oracle.Reference:
+        """Return the reference of logits and p."""
+        key = digests.sha256(logits.tobytes()), float(p)
+        if key not in self.known:
+            self.known[key] = self.engine(logits, p)
+        return self.known[key]
 
 
 def _mark_after_stop(rows: list[Row], *, stopped: bool) -> None:
@@ -149,8 +190,7 @@ def _mark_after_stop(rows: list[Row], *, stopped: bool) -> None:
         stopped = stopped or row["code"] != codes.PASS
 
 
-def _case_rows(case: Case, evidence: CaseEvidence) -> Iterator[RowAndAround]:
-    reference = _engine(case)
+def _case_rows(case: Case, evidence: CaseEvidence, reference: ReferenceOf = oracle.reference) -> Iterator[RowAndAround]:
     for row, (role, p) in enumerate(zip(case.roles(), case.ps(), strict=True)):
         table: Row = dict.fromkeys(COLUMNS)
         table |= {"case": case.id, "row": row, "role": role, "p_fp32": float(p) if np.isfinite(p) else None}

@@ -8,12 +8,14 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
-from triton import knobs
+from triton import JITFunction, knobs
+from triton.runtime.interpreter import InterpretedFunction
 
 from toppgate import digests
 
@@ -59,16 +61,26 @@ class Launched:
             if inspect.isfunction(function) and callable(getattr(kernel, "run", None)):
                 kernel.run = self._recorded(kernel.run, function, path, text)
 
+    def watch_every(self, text: str, path: Path) -> None:
+        """Wrap ``run`` of every jitted object there will be, whichever module it comes from."""
+        for kind in (JITFunction, InterpretedFunction):
+            kind.run = self._recorded_of(kind.run, text, path)
+
+    def _recorded_of(self, run: Callable[..., Any], text: str, path: Path) -> Callable[..., Any]:
+        def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._recorded(partial(run, kernel), kernel.fn, path, text)(*args, **kwargs)
+
+        return launch
+
+    def called(self, function: Callable[..., Any], text: str, path: Path, batch: int) -> None:
+        """Record the call of a Python function, as what it is."""
+        seen = _identity(function, text, path)
+        self.calls.append({**seen, "kernel": "callable", "grid": [batch], "slices": None, "constants": {}})
+
     def _recorded(
         self, run: Callable[..., Any], function: Callable[..., Any], path: Path, text: str
     ) -> Callable[..., Any]:
-        source = inspect.getsource(function)
-        where = inspect.getsourcefile(function)
-        seen = {
-            "kernel": function.__name__,
-            "function": digests.sha256(source.encode()),
-            "ours": where is not None and Path(where).samefile(path) and source in text,
-        }
+        seen = _identity(function, text, path)
 
         def launch(*args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             size = grid(kwargs) if callable(grid) else grid
@@ -101,12 +113,19 @@ class Launched:
         return name
 
 
+def _identity(function: Callable[..., Any], text: str, path: Path) -> dict[str, Any]:
+    """Say which function it is, and whether its text stands in the pinned file, of which ``path`` is the copy."""
+    source, where = inspect.getsource(function), inspect.getsourcefile(function)
+    ours = where is not None and Path(where).exists() and Path(where).samefile(path) and source.rstrip("\n") in text
+    return {"kernel": function.__name__, "function": digests.sha256(source.encode()), "ours": ours}
+
+
 def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else repr(value)
 
 
 def load(text: str, path: Path, name: str = MODULE) -> ModuleType:
-    """Import a kernel file's text under vLLM's name for it.
+    """Import a text under the name that others know it by; ``torch`` is there for one that is a single function.
 
     The text is what was hashed; ``path`` is where it lies, since Triton reads each function's source from there.
     """
@@ -114,6 +133,7 @@ def load(text: str, path: Path, name: str = MODULE) -> ModuleType:
     if spec is None:
         raise ImportError(f"{path}: no module can be made of it")
     module = importlib.util.module_from_spec(spec)
+    vars(module)["torch"] = torch
     sys.modules[name] = module
     exec(compile(text, str(path), "exec"), vars(module))  # noqa: S102 - pinned by digest
     return module
@@ -128,9 +148,9 @@ def split_kernel(module: ModuleType, device: str) -> Kernel:
     """
 
     def run(logits: Any, p: Any, case: dict[str, Any]) -> Any:
-        k = None if case["k"] is None else torch.full((len(logits),), case["k"], dtype=torch.int32)
+        k = _top_k(logits, case["k"])
         if device == "cuda":
-            masked = module.apply_top_k_top_p_triton(logits, None if k is None else k.cuda(), p)
+            masked = module.apply_top_k_top_p_triton(logits, k, p)
             torch.cuda.synchronize()
             return masked
         if k is None and len(logits) <= getattr(module, "_SPLIT_MAX_BATCH", len(logits)):
@@ -141,9 +161,28 @@ def split_kernel(module: ModuleType, device: str) -> Kernel:
     return run
 
 
-def sort_reference(text: str, path: Path) -> Kernel:
-    """Return vLLM's sort implementation, from the text of that one function (contract, section 4)."""
-    namespace: dict[str, Any] = {"torch": torch}
-    exec(compile(text, str(path), "exec"), namespace)  # noqa: S102 - pinned by digest
-    function = namespace["apply_top_k_top_p_pytorch"]
-    return lambda logits, p, _case: function(logits, None, p)
+def _top_k(logits: Any, k: int | None) -> Any:
+    return None if k is None else torch.full((len(logits),), k, dtype=torch.int32, device=logits.device)
+
+
+def function_kernel(module: ModuleType, name: str, text: str, path: Path, launched: Launched) -> Kernel:
+    """Return how to call a Python function of a module: (logits, p), or vLLM's own order, (logits, k, p).
+
+    It returns masked logits, or the kept mask, bool [B, V]; then the logits are masked by it.
+    """
+    function = getattr(module, name)
+    with_k = [*inspect.signature(function).parameters][1:2] == ["k"]
+
+    def run(logits: Any, p: Any, case: dict[str, Any]) -> Any:
+        if case["k"] is not None and not with_k:
+            raise ValueError(f"{name} takes no k")
+        k = () if not with_k else (_top_k(logits, case["k"]),)
+        before = logits.clone()
+        launched.called(function, text, path, len(logits))
+        found = function(logits, *k, p)
+        masked = torch.where(found, before, float("-inf")) if found.dtype == torch.bool else found
+        if masked.is_cuda:
+            torch.cuda.synchronize()
+        return masked
+
+    return run

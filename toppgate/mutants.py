@@ -8,28 +8,24 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from toppgate import (
-    capture,
     codes,
     digests,
     evidence,
     execute,
-    harness,
     host,
     judge,
     kills,
     mutate,
     oracle,
-    params,
     published,
     search,
+    seats,
     source,
 )
 from toppgate import run as runner
@@ -39,7 +35,6 @@ from toppgate.execute import Told
 from toppgate.mutate import Mutant
 from toppgate.schema import Params
 from toppgate.search import Searched
-from toppgate.stage import Run, finish
 
 Record = dict[str, Any]
 
@@ -123,40 +118,16 @@ def _resolve(checked: Params, side: str) -> bytes:
 
 def _execute(directory: Path, checked: Params, texts: Mapping[str, bytes], provided: host.Host, told: Told) -> Evidence:
     """Capture once, run every text over it, and return what a run of that many sides holds."""
-    run = Run(directory, checked, digests.sha256(params.dump(checked)), harness.digest(), None)
-    captured = capture.capture(run)
-    if "stop" in captured:
-        raise RunError(f"{captured['stop']['code']}: {captured['stop']['detail']}")
-    run = replace(run, id=captured["run"])
-    sides = execute.run_texts(run, texts, provided, told)
-    plain = {side.name: execute.plain(side) for side in sides}
-    finish(run, "2_execute", {"host": execute.describe(provided), "sides": plain})
-    found = evidence.gather(directory, None, harness.digest())
-    drifted = [side.name for side in sides if side.source != digests.sha256(texts[side.name])]
-    for problem in [f"{stop.code}: {stop.detail}" for stop in found.stops] + [f"source_drift: {n}" for n in drifted]:
-        raise RunError(f"nothing can be compared: {problem}")
-    return found
+    run = seats.captured(directory, checked)
+    return seats.evidence_of(run, execute.run_texts(run, texts, provided, told), provided)
 
 
 # ---------------------------------------------------------------------------------------------- judging
 
 
-@dataclass
-class _Remembered:
-    """The oracle, asked once a row: its answer is the same for every kernel."""
-
-    known: dict[tuple[bytes, float], oracle.Reference] = field(default_factory=dict)
-
-    def __call__(self, logits: judge.Logits, p: np.float32) -> oracle.Reference:
-        key = logits.tobytes(), float(p)
-        if key not in self.known:
-            self.known[key] = oracle.reference(logits, p)
-        return self.known[key]
-
-
 def _judge(found: Evidence, catalogue: Sequence[Mutant]) -> tuple[list[Stop], list[Outcome]]:
     """Return the unmutated patch's own stops, and every mutant's outcome."""
-    reference = _Remembered()
+    reference = judge.Remembered()
     own = _stops(found, "patch", reference)
     for stop in own:
         if stop.code in codes.EVIDENCE:

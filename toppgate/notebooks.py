@@ -43,15 +43,17 @@ class Failure:
         return {"stage": self.stage, "code": self.code, "detail": self.detail}
 
 
-def execute(name: str, params: Path, directory: Path, seconds: float, watch: Watch) -> Failure | None:
-    """Run one stage notebook by the documented papermill call; return why it failed, if it did.
+def execute(name: str, params: Path | None, directory: Path, seconds: float, watch: Watch) -> Failure | None:
+    """Run one notebook by the documented papermill call; return why it failed, if it did.
+
+    ``params`` is None for a notebook that wants nothing but the run directory.
 
     ``watch`` is called a few times a second, to show progress.  The kernel and everything that it started are gone
     when this returns.  A cell may take as long as the whole stage.
     """
     source = harness.NOTEBOOKS / f"{name}.ipynb"
     command = [sys.executable, "-m", "papermill", str(source), str(directory / f"{name}.ipynb"), "-k", "python3"]
-    command += ["-f", str(params), "-r", "run_dir", str(directory)]
+    command += [*([] if params is None else ["-f", str(params)]), "-r", "run_dir", str(directory)]
     command += ["--no-progress-bar", "--execution-timeout", str(int(seconds))]
     environment = {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1", "PYTHONWARNINGS": "default"}
     log = directory / "scratch" / f"{name}.log"

@@ -25,7 +25,7 @@ DERIVED = frozenset({"frozen", "change", "shape", "slices", "input", "p_bits", "
 
 def read(path: Path) -> Params:
     """Read and check a params file.  Raises ``ParamsError``; does not check the frozen digest."""
-    return check(_values(path), str(path))
+    return check(values_of(path), str(path))
 
 
 def read_draft(path: Path) -> Params:
@@ -34,11 +34,11 @@ def read_draft(path: Path) -> Params:
     Of an edited file, what freeze derives is left out, since it says what was true before the edit: also the seed that
     was selected from a declared sequence.  Raises ``ParamsError``.
     """
-    values = _values(path)
-    given = _validated(values, str(path))
-    if given.frozen is not None and given.frozen.model_dump() == freeze_digest(given.values()):
+    values = values_of(path)
+    drafted = _validated(values, str(path))
+    if drafted.frozen is not None and drafted.frozen.model_dump() == freeze_digest(drafted.values()):
         return check(values, str(path))
-    values = _given(values)
+    values = given(values)
     for case in values["cases"]:
         if "select" in case:
             case.pop("selected_by", None)
@@ -46,14 +46,15 @@ def read_draft(path: Path) -> Params:
     return check(values, str(path))
 
 
-def _given(value: Any) -> Any:
+def given(value: Any) -> Any:
+    """Return a file's values without what freeze derives from the rest."""
     if isinstance(value, dict):
-        return {key: _given(item) for key, item in value.items() if key not in DERIVED}
-    return [_given(item) for item in value] if isinstance(value, list) else value
+        return {key: given(item) for key, item in value.items() if key not in DERIVED}
+    return [given(item) for item in value] if isinstance(value, list) else value
 
 
-def _values(path: Path) -> Any:
-    """Return a file's plain data; no more of it is read than a params file may have, whatever kind of file it is."""
+def values_of(path: Path) -> Any:
+    """Return a file's plain data, unchecked; no more of it is read than a params file may have."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -44,7 +44,7 @@ def differences(
     for number, name in enumerate(harness.STAGES):
         path = directory / f"{name}.ipynb"
         if number < first:
-            yield from _cells(path, _values(directory, frozen, judged))
+            yield from _cells(path, values_of(directory, frozen, judged))
         before = [failure for failure in failures if failure["stage"] in harness.STAGES[: number + 1]]
         if path.with_suffix(".html").read_text(encoding="utf-8") != pages.render(path, notebooks.banner(before)):
             yield f"{name}.html: is not the page of {name}.ipynb"
@@ -61,7 +61,7 @@ def summarised(directory: Path, frozen: Params, judged: Judgement) -> str:
     return summary.text(record, frozen.values(), evidence, judged.rows, judged.neighbourhoods)
 
 
-def _values(directory: Path, frozen: Params, judged: Judgement) -> dict[str, Any]:
+def values_of(directory: Path, frozen: Params, judged: Judgement) -> dict[str, Any]:
     """Return what the cells of the stage notebooks hand to ``view``, by the names that they give it."""
     captured, executed = (stage.result(directory, name) or {} for name in ("1_capture", "2_execute"))
     run = Run(directory, frozen, str(captured.get("params")), str(captured.get("harness")), captured.get("run"))
@@ -73,13 +73,13 @@ def _cells(path: Path, values: Mapping[str, Any]) -> Iterator[str]:
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
             continue
-        call = _shown(cell.source)
+        call = shown(cell.source)
         want = [] if call is None else [getattr(view, call[0])(*(values[name] for name in call[1]))]
         if [output.get("data", {}).get("text/html") for output in cell.outputs] != want:
             yield f"{path.name}: cell {number} shows something else than the run's results give"
 
 
-def _shown(source: str) -> tuple[str, list[str]] | None:
+def shown(source: str) -> tuple[str, list[str]] | None:
     """Return the function of ``view`` that a cell's last expression shows, and the names of its arguments."""
     match ast.parse(source).body[-1:]:
         case [

@@ -14,7 +14,7 @@ from pathlib import Path
 from toppgate import cuda, harness, host, notebooks, params, progress, published, seal, source
 from toppgate.errors import ParamsError, RunError
 from toppgate.notebooks import Failure
-from toppgate.schema import Params
+from toppgate.schema import Limits, Params
 from toppgate.seal import Sealed
 
 #: On top of the frozen total time: notebook kernels start, the oracle and the gate run, the page is made.
@@ -32,7 +32,7 @@ def run(path: Path, out: Path | None, *, show: bool) -> Sealed:
     """
     target = (out or Path("reports") / path.stem).absolute()
     checked = prepare(path, target)
-    partial = _partial(target)
+    partial = partial_of(target)
     try:
         failures = list(_stages(path, partial, checked, show=show))
         if not (partial / "params.yml").is_file():  # stage 1 died before it could write what it was given
@@ -54,30 +54,35 @@ def prepare(path: Path, target: Path) -> Params:
     params.check_frozen(checked, str(path))
     if params.dump(checked) != path.read_bytes():
         raise ParamsError(f"{path}: not in freeze's own form, so it was edited; freeze it again, as a new file")
-    if os.path.lexists(target):
-        raise RunError(f"{target}: is there already, and a run is never overwritten; choose another place")
-    if checked.device == "cuda" and shutil.which("nvidia-smi") is None:
-        raise RunError(f"{path}: device: got cuda, but this machine has no NVIDIA device")
-    if checked.device == "cuda":
-        _check_memory(checked, path)
+    check_place(path, target, checked.device, checked.limits)
     for side in ("stock", "patch"):
         source.resolve(getattr(checked, side).model_dump(mode="json", exclude_unset=True), published.cache())
     host.provide(checked.host.model_dump(mode="json", exclude_unset=True), published.cache())
     return checked
 
 
-def _check_memory(checked: Params, path: Path) -> None:
+def check_place(path: Path, target: Path, device: str, limits: Limits) -> None:
+    """Raise ``RunError`` where something is at the target already, or the device is not there or has no room."""
+    if os.path.lexists(target):
+        raise RunError(f"{target}: is there already, and a run is never overwritten; choose another place")
+    if device == "cuda" and shutil.which("nvidia-smi") is None:
+        raise RunError(f"{path}: device: got cuda, but this machine has no NVIDIA device")
+    if device == "cuda":
+        _check_memory(limits, path)
+
+
+def _check_memory(limits: Limits, path: Path) -> None:
     """Refuse limits that allow a launch the device has no room for; what it does not say is left to the launch."""
     free = cuda.free_bytes()
-    needed = 2 * cuda.process_bytes(checked.limits)
-    if free is not None and cuda.processes(checked.limits, free, cores=1) == 0:
+    needed = 2 * cuda.process_bytes(limits)
+    if free is not None and cuda.processes(limits, free, cores=1) == 0:
         raise RunError(
-            f"{path}: limits: batch {checked.limits.batch} x vocabulary {checked.limits.vocabulary} need "
+            f"{path}: limits: batch {limits.batch} x vocabulary {limits.vocabulary} need "
             f"{needed / 2**30:.1f} GiB of device memory for both sides, got {free / 2**30:.1f} GiB free"
         )
 
 
-def _partial(target: Path) -> Path:
+def partial_of(target: Path) -> Path:
     """Make the directory to work in, and see that something can be written there before minutes are spent."""
     partial = target.with_name(f"{target.name}.partial-{uuid.uuid4().hex[:8]}")
     try:

@@ -12,6 +12,7 @@ from toppgate.errors import ParamsError
 _HEX64, _HEX12, _HEX8, _DIGITS = r"^[0-9a-f]{64}$", r"^[0-9a-f]{12}$", r"^[0-9a-f]{8}$", r"^[0-9]{1,39}$"
 _HUNK, NAME = r"^[0-9a-f]{12,64}$", r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 _VERSION = r"^[A-Za-z0-9][A-Za-z0-9._+!-]{0,79}$"
+_TARGET = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 #: Prose and lines are shown to people, so they hold no control or format characters, such as a change of direction.
 _PROSE, _LINE = r"^[\n\P{C}]*$", r"^[^\p{C}\p{Zl}\p{Zp}]+$"
 WORDS = {
@@ -22,6 +23,7 @@ WORDS = {
     _DIGITS: "a whole number of at most 128 bits, as a string of digits",
     NAME: "at most 80 letters, digits, dots, underscores and hyphens, of which the first is a letter or digit",
     _VERSION: "a version, such as 0.31.0 or 2.13.0+cu130",
+    _TARGET: "module:function, such as package.module:top_p",
     _PROSE: "text without control or format characters",
     _LINE: "one line without control or format characters",
 }
@@ -32,6 +34,7 @@ Hex12 = Annotated[str, StringConstraints(pattern=_HEX12)]
 Hex8 = Annotated[str, StringConstraints(pattern=_HEX8)]
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 Version = Annotated[str, StringConstraints(pattern=_VERSION)]
+Target = Annotated[str, StringConstraints(max_length=200, pattern=_TARGET)]
 Text = Annotated[str, StringConstraints(max_length=4000, pattern=_PROSE)]
 Line = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=_LINE)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]

@@ -25,6 +25,7 @@ from toppgate.scalars import (
     Role,
     Rounding,
     Seed,
+    Target,
     Text,
     Version,
 )
@@ -79,14 +80,30 @@ class Pick(_Model):
     """A base source plus chosen hunks of its diff towards a donor."""
 
     kind: Literal["pick"]
-    base: "KernelSource"
-    donor: "KernelSource"
+    base: "FileSource"
+    donor: "FileSource"
     hunks: Annotated[list[Hunk], Field(min_length=1)]
     sha256: Hex64 | None = None
 
 
-KernelSource = Annotated[Release | Installed | File | Git | Pick, Field(discriminator="kind")]
+FileSource = Annotated[Release | Installed | File | Git | Pick, Field(discriminator="kind")]
 Pick.model_rebuild(force=True)  # so that its fields name the models, not their names
+
+
+class Function(_Model):
+    """A Python function of logits and p: a whole module's, or, with ``of``, one cut out of that file.
+
+    ``requires`` names distributions that it imports, with the exact versions that must be installed.
+    """
+
+    kind: Literal["callable"]
+    callable: Target
+    of: Annotated[Release | Installed | File | Git, Field(discriminator="kind")] | None = None
+    requires: Annotated[dict[Name, Version], Field(min_length=1)] | None = None
+    sha256: Hex64 | None = None
+
+
+KernelSource = Annotated[Release | Installed | File | Git | Pick | Function, Field(discriminator="kind")]
 
 
 class Wants(_Model):
@@ -329,6 +346,10 @@ SPLIT_PATH = [
     {"kernel": "_topp_sb_mask_kernel", "times": 1},
 ]
 
+#: The name under which the call of a Python function is recorded, and the path of one that launches nothing else.
+CALLABLE = "callable"
+CALLABLE_PATH = [{"kernel": CALLABLE, "times": 1}]
+
 
 class Params(_Model):
     """A params file.  ``frozen`` is null in a draft."""
@@ -347,6 +368,49 @@ class Params(_Model):
     wants: Wants | None = None
     path: Paths = Field(default_factory=lambda: Paths.model_validate({"stock": SPLIT_PATH, "patch": SPLIT_PATH}))
     limits: Limits
+    cases: Annotated[list[Case], Field(min_length=1, max_length=10_000)]
+    frozen: Freeze | None = None
+
+    def values(self) -> dict[str, Any]:
+        """The file's values as plain JSON-like data, without keys that were left out."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+# ---------------------------------------------------------------------------------------------- a ladder
+
+
+class Rung(_Model):
+    """One kernel of a ladder; ``slices`` a row in each case by its own plan, ``frozen`` the digest of its own params.
+
+    ``change`` is null where the kernel is stock itself, with which nothing can be compared.
+    """
+
+    id: Name
+    source: KernelSource
+    path: Annotated[list[Launches], Field(min_length=1)] = Field(
+        default_factory=lambda: [Launches.model_validate(step) for step in SPLIT_PATH]
+    )
+    change: Change | None = None
+    slices: list[Natural | None] | None = None
+    frozen: Hex64 | None = None
+
+
+class Ladder(_Model):
+    """A ladder file: many kernels, each in the patch's place, over one matrix and against one stock."""
+
+    schema_version: Annotated[int, pydantic.AfterValidator(_version)]
+    title: Line
+    notes: Text = ""
+    device: Literal["interpreter", "cuda"]
+    compute_units: Count
+    repeat: Annotated[int, Field(ge=2, le=100)]
+    retain_inputs: bool = True
+    stock: KernelSource
+    kernels: Annotated[list[Rung], Field(min_length=1, max_length=100)]
+    host: Host
+    wants: Wants | None = None
+    limits: Limits
+    slices: list[Natural | None] | None = None
     cases: Annotated[list[Case], Field(min_length=1, max_length=10_000)]
     frozen: Freeze | None = None
 

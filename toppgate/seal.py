@@ -46,13 +46,14 @@ class Sealed:
     receipt_sha256: str
 
 
-def seal(directory: Path, failures: Sequence[Failure] = ()) -> Sealed:
+def seal(directory: Path, failures: Sequence[Failure] = (), judged: Judgement | None = None) -> Sealed:
     """Seal a run directory and return what it says.
 
     Parameters
     ----------
     directory : where the stage notebooks were executed
     failures : what the runner knows of stages that did not finish; seal finds the rest itself
+    judged : the judgement of just this directory, where the caller has made it; None to judge here
 
     Raises
     ------
@@ -63,7 +64,7 @@ def seal(directory: Path, failures: Sequence[Failure] = ()) -> Sealed:
     if not (directory / "params.yml").is_file():
         raise RunError(f"{directory}: holds no params.yml, so stage 1 did not run; nothing to judge")
     failed = _failed(directory, failures)
-    judged = _judgement(directory, failed)
+    judged = _judgement(directory, failed, judged)
     for number, name in enumerate(harness.STAGES):
         _render(directory, name, [failure for failure in failed if failure.stage in harness.STAGES[: number + 1]])
     (directory / summary.NAME).write_text(_summary(directory, judged), encoding="utf-8")
@@ -84,20 +85,21 @@ def _failed(directory: Path, known: Sequence[Failure]) -> list[Failure]:
     return [failure for failure in found if failure is not None]
 
 
-def _judgement(directory: Path, failed: list[Failure]) -> Judgement:
+def _judgement(directory: Path, failed: list[Failure], judged: Judgement | None) -> Judgement:
     """Judge what is about to be sealed; where stage 3 did not leave the same rows and verdict, it is not done.
 
     Failures are written down, so that ``verify`` sees them; one more may be added to ``failed``.
     """
     left = directory / f"{evidence.STAGES}.json"
     left.unlink(missing_ok=True)
-    if not failed and not _judged(directory).is_in(directory):
+    judged = judged if judged is not None and not failed else _judged(directory)
+    if not failed and not judged.is_in(directory):
         detail = "rows.jsonl and verdict.json are not what the run's files give"
         failed.append(Failure(harness.STAGES[-1], "output_unreadable", detail))
     if failed:
         content = {"schema": stage.schema_of(evidence.STAGES), "failed": [failure.plain() for failure in failed]}
         left.write_bytes(digests.canonical(content) + b"\n")
-    judged = _judged(directory)
+        judged = _judged(directory)
     judged.write(directory)
     return judged
 

@@ -7,8 +7,13 @@ A source spec is a mapping as it stands in a params file.  ``kind`` says which o
     file        path
     git         repository, revision, path        a path at a revision of a local clone
     pick        base, donor, hunks                a cherry-pick: the base with some hunks of its diff to the donor
+    callable    callable                          a Python function ``module:function``: the text of its module's file
 
 and, for each, ``sha256``: the pin, optional except on a pick's base.  A key whose value is None counts as absent.
+
+A callable's module is looked for in the working directory, then on ``sys.path``; nothing is imported.  With ``of``, a
+pinned spec of one of the first four kinds, it is one function, cut out of that file, whose own text is the source.
+``requires`` maps distributions that it imports to the exact versions that must be installed.
 """
 
 import __future__
@@ -17,6 +22,7 @@ import ast
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -37,13 +43,22 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "file": ("path",),
     "git": ("repository", "revision", "path"),
     "pick": ("base", "donor", "hunks"),
+    "callable": ("callable",),
 }
+
+#: Keys, beside the pin, that a spec may lack.
+OPTIONAL: Final[dict[str, tuple[str, ...]]] = {"callable": ("of", "requires")}
+
+#: Kinds that name one file, out of which a function can be cut.
+FILES: Final = ("release", "installed", "file", "git")
 
 _HEX: Final = "64 lower-case hex digits"
 _EXPECTED: Final = {
     "sha256": _HEX,
     "tree": _HEX,
     "hunks": "a list of strings",
+    "callable": "module:function",
+    "requires": "a mapping of distributions to versions",
     "distribution": "a name",
     "version": "a version as a string",
 }
@@ -68,6 +83,12 @@ class Source:
     blob: str
     spec: Spec
     hunks: tuple[Hunk, ...] = ()
+
+    @property
+    def callable(self) -> str | None:
+        """``module:function`` of a Python function; None for a kernel file."""
+        found: str | None = self.spec.get("callable")
+        return found
 
 
 def resolve(spec: Spec, cache: Path) -> Source:
@@ -100,6 +121,8 @@ def resolve(spec: Spec, cache: Path) -> Source:
             data = _installed(spec)
         case "git":
             data = _git(spec)
+        case "callable":
+            data = _callable(spec, cache)
         case _:
             data = _file(spec, Path(spec["path"]))
     return _source(spec, data, "source_drift")
@@ -120,6 +143,9 @@ def describe(spec: Spec) -> str:
         case "pick":
             names = ", ".join(name[:12] for name in spec["hunks"])
             return f"{describe(spec['base'])}, with hunks {names} of its diff to {describe(spec['donor'])}"
+        case "callable":
+            function, where = spec["callable"].rpartition(":")[2], spec.get("of")
+            return f"callable {spec['callable']}" if where is None else f"function {function} of {describe(where)}"
         case kind:
             raise SourceError(f"source: kind: got {kind!r}")
 
@@ -141,21 +167,29 @@ def checked(spec: Spec, keys: Mapping[str, tuple[str, ...]], optional: tuple[str
     if not isinstance(kind, str) or kind not in keys:
         raise SourceError(f"source: kind: got {kind!r}, expected one of {', '.join(keys)}")
     required = {"kind", *keys[kind]}
+    optional = (*optional, *OPTIONAL.get(kind, ()))
     for key in sorted(required ^ (spec.keys() - (set(optional) - required))):
         raise SourceError(f"source of kind {kind}: {key}: {'missing' if key in required else 'unknown key'}")
     for key, value in spec.items():
-        if key in ("base", "donor"):
-            checked(value, keys)
+        if key in ("base", "donor", "of"):
+            allowed = keys if key != "of" else {name: keys[name] for name in FILES}
+            checked(value, {name: allowed[name] for name in allowed if name != "callable"})
         elif not _well_formed(key, value):
             raise SourceError(f"source of kind {kind}: {key}: got {value!r}, expected {_EXPECTED.get(key, 'a string')}")
-    if kind == "pick" and spec["base"].get("sha256") is None:
-        raise SourceError("source of kind pick: base: sha256: missing")
+    for key in ("base", "of"):
+        if key in spec and spec[key].get("sha256") is None:
+            raise SourceError(f"source of kind {kind}: {key}: sha256: missing")
     return spec
 
 
 def _well_formed(key: str, value: object) -> bool:
     if key == "hunks":
         return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, str) for item in value)
+    if key == "requires":
+        pairs = value.items() if isinstance(value, Mapping) else ()
+        return bool(pairs) and all(_well_formed("version", text) for pair in pairs for text in pair)
+    if key == "callable":
+        return isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value) is not None
     if key in ("sha256", "tree"):
         return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
     if key in ("distribution", "version"):
@@ -180,6 +214,29 @@ def _pick(spec: Spec, cache: Path) -> Source:
     except SourceError as error:
         raise SourceError(f"{describe(spec)}: {error}") from error
     return _source(spec, result.encode(), "patch_drift", chosen)
+
+
+def _callable(spec: Spec, cache: Path) -> bytes:
+    """Return the text of a callable's module, or of the one function; its distributions are there as required."""
+    for name, version in spec.get("requires", {}).items():
+        installed({"kind": "installed", "distribution": name, "version": version})
+    module, _, name = spec["callable"].partition(":")
+    if "of" in spec:
+        return function(resolve(spec["of"], cache).data, name).encode()
+    data = _file(spec, _located(spec, module))
+    if len(_functions(data, name)) != 1:
+        raise SourceError(f"{describe(spec)}: the module defines {name} not exactly once, at top level")
+    return data
+
+
+def _located(spec: Spec, module: str) -> Path:
+    """Return a module's file, looked for by its name alone: importing it would run it, and its packages, here."""
+    stem = module.replace(".", "/")
+    for root in (Path.cwd(), *map(Path, sys.path)):
+        for path in (root / f"{stem}.py", root / stem / "__init__.py"):
+            if path.is_file():
+                return path
+    raise SourceError(f"{describe(spec)}: no file {stem}.py in the working directory or on sys.path")
 
 
 def text(data: bytes, spec: Spec) -> str:

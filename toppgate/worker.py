@@ -5,6 +5,7 @@ Started as ``python -P -m toppgate.worker JOB``.  Standard output carries one JS
 code prints goes to standard error.  Imports torch and triton, which no other process of toppgate does.
 """
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 
 from toppgate import digests, inputs, outputs, sourceonly
-from toppgate.kernels import Kernel, Launched, load, sort_reference, split_kernel
+from toppgate.kernels import Kernel, Launched, function_kernel, load, split_kernel
 from toppgate.order import canonical_rows
 
 #: Variables that can change what a kernel does; recorded, and compared between the sides.
@@ -45,7 +46,7 @@ def main(job_path: str) -> None:
     source = path.read_bytes()  # once: what is hashed is what runs
     text = source.decode().replace("\r\n", "\n")  # as Python reads a source
     launched = Launched(job["device"])
-    run = sort_reference(text, path) if job["side"] == "sort" else _watched(text, path, job["device"], launched)
+    run = _watched(text, path, job, launched)
     say(events, event="ready", source=digests.sha256(source), environment=environment(job))
     for case in job["cases"]:
         _case(events, job, case, run, launched)
@@ -56,10 +57,17 @@ def say(events: TextIO, **event: Any) -> None:
     events.write(json.dumps(event) + "\n")
 
 
-def _watched(text: str, path: Path, device: str, launched: Launched) -> Kernel:
-    module = load(text, path)
-    launched.watch(module, text, path)
-    return split_kernel(module, device)
+def _watched(text: str, path: Path, job: dict[str, Any], launched: Launched) -> Kernel:
+    """Return how to call a kernel file's top-p, or a Python function, with whatever Triton launches in it recorded."""
+    if job["callable"] is not None:
+        module, _, name = job["callable"].partition(":")
+        if job["side"] != "sort":
+            importlib.import_module("vllm")  # as a kernel file does: it sets variables, and both sides must share them
+        launched.watch_every(text, path)
+        return function_kernel(load(text, path, module), name, text, path, launched)
+    loaded = load(text, path)
+    launched.watch(loaded, text, path)
+    return split_kernel(loaded, job["device"])
 
 
 def _case(events: TextIO, job: dict[str, Any], case: dict[str, Any], run: Kernel, launched: Launched) -> None:
