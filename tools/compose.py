@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.numpy
-from mutant_cases import mutant_cases
+from mutant_cases import lessons, mutant_cases
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "tests" / "data" / "rows.json"
@@ -330,7 +330,7 @@ def h200(title: str, patch: dict[str, Any]) -> dict[str, Any]:
         "wants": WANTS,
         "retain_inputs": False,
         "limits": limits,
-        "cases": [on_gpu(case) for case in [*cases, *shaped(), *rows, *over_the_path()]],
+        "cases": [on_gpu(case) for case in [*cases, *shaped(), *rows, *over_the_path(), *lessons()]],
     }
 
 
@@ -369,7 +369,7 @@ def cpu(title: str, patch: dict[str, Any]) -> dict[str, Any]:
         "patch": patch,
         "host": HOST,
         "limits": limits,
-        "cases": [*forced_and_controls(), *real_logits(), reproduction(IN_TWO), *reported(4096), strided()],
+        "cases": [*forced_and_controls(), *real_logits(), reproduction(IN_TWO), *reported(4096), strided(), *lessons()],
     }
 
 

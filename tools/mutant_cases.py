@@ -27,6 +27,13 @@ def mutant_cases(captured: Any) -> Iterator[dict[str, Any]]:
     yield real(captured)
 
 
+def lessons() -> Iterator[dict[str, Any]]:
+    """Yield the cases that a comparison takes over: small, each made for wrong kernels that other rows let live."""
+    taken = (ties_across_slices, ties_in_second_block, long_tail, near_uniform, dense_ties, on_a_pivot, at_prefix_sums)
+    for case in (*(make() for make in taken), offset()):
+        yield {**case, "id": f"mutants-{case['id']}"}
+
+
 def written(name: str, about: str, rows: Rows, p: Any, slices: int = 2) -> dict[str, Any]:
     """Return a case of rows that are written out."""
     literal, units = {"kind": "literal", "rows": rows}, slices * len(rows)
