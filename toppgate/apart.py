@@ -82,6 +82,8 @@ def _traced(directory: Path, explored: Explored, searched: explore.Searched) -> 
     same = "the mask is the run's" if searched.same_mask else "the mask is NOT the run's"
     yield f"{searched.side} again, alone, in Triton's interpreter: {same}"
     yield from trace.lines(searched.trace, searched.explained)
+    for block in searched.blocks:
+        yield f"  ties in slice {block.slice_number}, block from token {block.first}: {block.kept} kept of {block.ties}"
     for each in searched.moved:
         yield f"  p {each.by}, {each.p:.9g}: the oracle keeps {each.oracle}, {searched.side} {each.kernel}"
 

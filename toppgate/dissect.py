@@ -72,7 +72,16 @@ def search(explored: Explored) -> str:
     for number, each in enumerate(found.trace.rounds, 1):
         last = number == len(found.trace.rounds)
         parts.append(_round(number, each, found.trace, shown=last))
+    if found.blocks:
+        parts.append(_blocks(found))
     return Markup("").join(parts)
+
+
+def _blocks(found: Searched) -> Markup:
+    """Return where the ties are, block by block, and how many of each stay."""
+    rows = [(f"{each.slice_number}", f"{each.first:,}", f"{each.ties:,}", f"{each.kept:,}") for each in found.blocks]
+    said = Markup("<p>Of {:,} ties {:,} may be kept. Block by block:</p>").format(found.trace.ties, found.trace.budget)
+    return said + _table(("slice", "block from token", "ties", "kept"), rows)
 
 
 #: What a notebook shows, in order.
@@ -135,10 +144,11 @@ def _round(number: int, found: Round, seen: Trace, *, shown: bool) -> Markup:
 
 def _table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
     """Return a table whose first column heads its rows."""
-    columns = Markup("").join(Markup('<th scope="col">{}</th>').format(name) for name in names)
+    style = Markup('style="text-align: right; padding: 0.15em 0.8em"')  # a widget has no style sheet of its own
+    columns = Markup("").join(Markup('<th scope="col" {}>{}</th>').format(style, name) for name in names)
     body = Markup("").join(
-        Markup('<tr><th scope="row">{}</th>{}</tr>').format(
-            first, Markup("").join(Markup("<td>{}</td>").format(cell) for cell in rest)
+        Markup('<tr><th scope="row" {}>{}</th>{}</tr>').format(
+            style, first, Markup("").join(Markup("<td {}>{}</td>").format(style, cell) for cell in rest)
         )
         for first, *rest in rows
     )

@@ -17,7 +17,7 @@ from toppgate.errors import RunError
 from toppgate.fp32 import Float32
 from toppgate.rerun import Kernel
 from toppgate.row import Row
-from toppgate.trace import Explained, Trace
+from toppgate.trace import Explained, TiedBlock, Trace
 
 #: Ranks shown on each side of what lies between the cuts, and the most that are shown.
 AROUND: Final = 12
@@ -52,11 +52,16 @@ class Ties:
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """The ranks from ``first`` on, counted from 1: logits float32 [n], mass of the prefix less p float64 [n]."""
+    """The ranks from ``first`` on, counted from 1.
+
+    ``logits`` is float32 [n], ``spare`` float64 [n] the mass of each prefix less p, ``kept`` bool [n] what the side keeps
+    that the row is about.
+    """
 
     first: int
     logits: Float32
     spare: NDArray[np.float64]
+    kept: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -71,12 +76,13 @@ class Moved:
 
 @dataclass(frozen=True, eq=False)
 class Searched:
-    """A kernel's search for this row: the trace, why its mask is as it is, and whether it is the run's mask."""
+    """A kernel's search for this row, why its mask is as it is, whether it is the run's, and where the ties are."""
 
     side: str
     trace: Trace
     explained: Explained
     same_mask: bool
+    blocks: tuple[TiedBlock, ...]
     moved: tuple[Moved, ...]
 
 
@@ -127,7 +133,8 @@ def search(row: Row, kernel: Kernel) -> Searched:
     )
     had = row.outputs.get(kernel.name)
     same = had is not None and np.array_equal(had.kept, ran.output.kept)
-    return Searched(kernel.name, found, explained, same, moved)
+    blocks = trace.tied_blocks(found, row.logits, ran.output.kept, ran.workspace.layout.mask_block)
+    return Searched(kernel.name, found, explained, same, tuple(blocks), moved)
 
 
 def _cut(row: Row, name: str, kept: NDArray[np.bool_]) -> Cut:
@@ -157,6 +164,6 @@ def _window(row: Row, cuts: tuple[Cut, ...], ties: Ties) -> Window:
     first, last = max(min(first, ties.first), first - MOST // 4), min(max(last, ties.last), last + MOST // 4)
     middle = row.reference.count
     first, last = max(first - AROUND, middle - MOST, 1), min(last + AROUND, middle + MOST, size)
-    ranked = row.logits[row.reference.order[first - 1 : last]]
+    tokens = row.reference.order[first - 1 : last]
     spare = row.reference.weights.cumsum() / row.reference.normalizer - row.reference.p
-    return Window(first, ranked, spare[first - 1 : last])
+    return Window(first, row.logits[tokens], spare[first - 1 : last], row.outputs[row.side].kept[tokens])

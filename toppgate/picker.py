@@ -84,6 +84,7 @@ class Picked:
 
         self._root = root
         self._bench: Bench | None = None
+        self._taken: tuple[Bench | None, object] | None = None
         self._sections: dict[str, Any] = {}
         self._explored: Explored | ToppgateError | None = None
         self._html = widgets.HTML
@@ -120,18 +121,22 @@ class Picked:
             (f"{case} ({stops[case]} stopped)" if stops[case] else case, case)
             for case in dict.fromkeys(case for case, *_ in table)
         ]
+        self._case.value = self._case.options[0][1]  # a menu given other options selects none of them
         self._list()
 
     def _list(self) -> None:
         """Another case: its rows, those that stopped first."""
         table = [found for found in explore.stopped_first(self._run.value) if found[0] == self._case.value]
         self._row.options = [(f"{number}: {code}", (case, number)) for case, number, code in table]
+        self._row.value = self._row.options[0][1] if table else None
         self._take()
 
     def _take(self) -> None:
         """Another row: take it apart, and write every section that is shown."""
-        if self._row.value is None or self._bench is None:
+        chosen = (self._bench, self._row.value)
+        if self._row.value is None or self._bench is None or chosen == self._taken:
             return
+        self._taken = chosen
         for shown in self._sections.values():
             shown.value = WAIT
         try:

@@ -3,32 +3,43 @@
 Colours are Okabe and Ito's, as in ``figures``; line styles and markers say the same without colour.
 """
 
+from itertools import groupby
 from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from toppgate.explore import Explored
+from toppgate.explore import Cut, Explored
 from toppgate.trace import Trace
 
-#: Of each set: colour, line style, and the height of its label.
-CUTS: Final = {
-    "oracle": ("#4d4d4d", "-", 0),
-    "stock": ("#d55e00", "--", 1),
-    "patch": ("#0072b2", ":", 2),
-}
+#: Of each set: colour and line style.
+CUTS: Final = {"oracle": ("#4d4d4d", "-"), "stock": ("#d55e00", "--"), "patch": ("#0072b2", ":")}
 
 
 def logits(explored: Explored) -> Figure:
-    """Draw the sorted logits around the boundary, the ties among them, and where each set ends."""
-    figure, axes = _panel(3.6)
+    """Draw the sorted logits around the boundary, who of them is kept, the ties, and where each set ends."""
+    figure, axes = _panel(3.8)
     window, ties = explored.window, explored.ties
     ranks = np.arange(window.first, window.first + window.logits.size)
     tied = window.logits == np.float32(ties.logit)
-    axes.plot(ranks[~tied], window.logits[~tied], "o", color="#4d4d4d", markersize=3, label="other tokens")
-    label = f"the boundary's logit, {ties.last - ties.first + 1:,} tokens"
-    axes.plot(ranks[tied], window.logits[tied], "s", color="#009e73", markersize=3.5, label=label)
+    named = {"s": (tied, "#009e73", f"the boundary's logit, {ties.last - ties.first + 1:,} tokens")}
+    for marker, (those, colour, label) in {**named, "o": (~tied, "#4d4d4d", "other tokens")}.items():
+        for kept, face in ((True, colour), (False, "white")):
+            here = those & (window.kept == kept)
+            style = {"color": colour, "markerfacecolor": face, "markersize": 4, "linestyle": "none"}
+            axes.plot(ranks[here], window.logits[here], marker=marker, **style)
+        axes.plot([], [], marker=marker, color=colour, linestyle="none", markersize=4, label=label)
+    axes.plot(
+        [],
+        [],
+        marker="o",
+        color="#4d4d4d",
+        markerfacecolor="white",
+        linestyle="none",
+        markersize=4,
+        label=f"hollow: {explored.row.side} masks it",
+    )
     _cuts(axes, explored)
     axes.set_ylabel("logit")
     axes.legend(loc="lower left", frameon=False, fontsize=9)
@@ -85,26 +96,30 @@ def _panel(height: float) -> tuple[Figure, Axes]:
 
 
 def _cuts(axes: Axes, explored: Explored) -> None:
-    """Draw where each set ends, between two ranks, with its name above the panel, each name on a line of its own."""
+    """Draw where the sets end, between two ranks, and name them above the panel; some may share a line."""
     window = explored.window
     end = window.first + window.logits.size
     axes.set_xlim(window.first - 1, end)
     axes.set_xlabel("rank in canonical order: logit falling, then token id")
-    for cut in explored.cuts:
-        colour, style, line = CUTS[cut.name]
-        inside = window.first <= cut.last < end
+    for line, (last, cuts) in enumerate(groupby(sorted(explored.cuts, key=_last), key=_last)):
+        same = list(cuts)
+        colour, style = CUTS[same[0].name]
+        inside = window.first <= last < end
         if inside:
-            axes.axvline(cut.last + 0.5, color=colour, linestyle=style, linewidth=1.8)
-        place = cut.last + 0.5 if inside else (window.first if cut.last < window.first else end)
-        text = f"{cut.name} keeps {cut.count:,}" + ("" if inside else " (its end is not shown)")
-        side = "right" if place > (window.first + end) / 2 else "left"
+            axes.axvline(last + 0.5, color=colour, linestyle=style, linewidth=1.8)
+        place = last + 0.5 if inside else (window.first if last < window.first else end)
+        names = ", ".join(f"{cut.name} keeps {cut.count:,}{'' if cut.prefix else ' with gaps'}" for cut in same)
         axes.annotate(
-            text,
+            names + ("" if inside else " (ends outside the picture)"),
             (place, 1.0),
             xycoords=("data", "axes fraction"),
-            xytext=(0, 4 + 12 * line),
+            xytext=(0, 4 + 13 * line),
             textcoords="offset points",
-            ha=side,
+            ha="right" if place > (window.first + end) / 2 else "left",
             color=colour,
             fontsize=9,
         )
+
+
+def _last(cut: Cut) -> int:
+    return cut.last

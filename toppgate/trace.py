@@ -321,6 +321,31 @@ def slice_bounds(vocabulary: int, slices: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
+@dataclass(frozen=True)
+class TiedBlock:
+    """A block of a slice that has ties: its first token, how many have exactly the tie's probability, how many stay."""
+
+    slice_number: int
+    first: int
+    ties: int
+    kept: int
+
+
+def tied_blocks(trace: Trace, logits: Float32, observed: Kept, block: int) -> list[TiedBlock]:
+    """Return the blocks with ties, in order; none where the budget holds all ties or the whole row is kept."""
+    if trace.slice_ties is None or trace.budget >= trace.ties:
+        return []
+    tied = probabilities(trace, logits) == trace.tie
+    found = []
+    for number, (start, end) in enumerate(slice_bounds(logits.size, len(trace.slice_ties))):
+        for first in range(start, end, block):
+            here = tied[first : min(first + block, end)]
+            ids = first + np.flatnonzero(here)
+            if ids.size:
+                found.append(TiedBlock(number, first, ids.size, int(np.count_nonzero(observed[ids]))))
+    return found
+
+
 # ---------------------------------------------------------------------------------------------- the cause
 
 
@@ -361,7 +386,14 @@ class Cause:
         return name, sign
 
 
-PARTS: Final = ("search", "bands", "counting", "threshold", "unexplained")
+#: What each part of a cause is, in words.
+PARTS: Final = {
+    "search": "where the search ended, its ties counted exactly",
+    "bands": "probabilities within 1e-9 of the tie counted as ties",
+    "counting": "ties counted by slice and block, not over the row",
+    "threshold": "the pivot compared in logits, not in probabilities",
+    "unexplained": "what the replay does not give",
+}
 
 
 @dataclass(frozen=True)
@@ -423,8 +455,10 @@ def verdict_lines(explained: Explained) -> Iterator[str]:
     rules = "; or ".join(f"threshold in {rule.threshold}, ties counted {rule.counting}" for rule in explained.rules)
     yield f"mask: {rules or 'none of the known rules gives it'}"
     cause = explained.cause
-    parts = ", ".join(f"{part} {getattr(cause, part):+d}" for part in PARTS if getattr(cause, part))
-    yield f"kept less the oracle's: {cause.total:+d}{': ' + parts if parts else ''}"
+    yield f"kept less the oracle's: {cause.total:+d}"
+    for part, said in PARTS.items():
+        if getattr(cause, part):
+            yield f"{getattr(cause, part):+d} by {part}: {said}"
 
 
 def _measured(found: Round, slot: int) -> list[str]:
