@@ -20,8 +20,8 @@ def search(logits: Float32, p: np.float32, layout: Layout) -> Trace:
         return np.stack(each)
 
     with np.errstate(all="ignore"):
-        stats = np.stack([_stats(_blocks(part, layout.stats_block)) for part in slices])
-        return trace.search(stats, measure, p, layout)
+        each = np.stack([stats(part, layout.stats_block) for part in slices])
+        return trace.search(each, measure, p, layout)
 
 
 def _blocks(logits: Float32, block: int) -> Float32:
@@ -32,17 +32,17 @@ def _blocks(logits: Float32, block: int) -> Float32:
     return padded.reshape(count, block)
 
 
-def _stats(blocks: Float32) -> Float32:
+def stats(logits: Float32, block: int) -> Float32:
     """Return a slice's largest logit, sum of ``exp(logit - largest)``, smallest logit, and count; float32 [4]."""
     largest, total = np.float32(-np.inf), np.float32(0)
     smallest, finite = np.float32(np.inf), np.float32(0)
-    for logits in blocks:
-        usable = logits > -np.inf
-        higher = np.maximum(largest, logits.max())
+    for part in _blocks(logits, block):
+        usable = part > -np.inf
+        higher = np.maximum(largest, part.max())
         scale = np.float32(0) if largest == -np.inf else np.exp(largest - higher)
-        total = total * scale + np.sum(np.where(usable, np.exp(logits - higher), np.float32(0)))
+        total = total * scale + np.sum(np.where(usable, np.exp(part - higher), np.float32(0)))
         largest = higher
-        smallest = np.minimum(smallest, np.min(np.where(usable, logits, np.float32(np.inf))))
+        smallest = np.minimum(smallest, np.min(np.where(usable, part, np.float32(np.inf))))
         finite += np.sum(usable.astype(np.float32))
     return np.array([largest, total, smallest, finite], np.float32)
 

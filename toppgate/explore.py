@@ -54,8 +54,8 @@ class Ties:
 class Window:
     """The ranks from ``first`` on, counted from 1.
 
-    ``logits`` is float32 [n], ``spare`` float64 [n] the mass of each prefix less p, ``kept`` bool [n] what the side keeps
-    that the row is about.
+    ``logits`` is float32 [n]; ``spare``, float64 [n], is the mass of each prefix less p; ``kept``, bool [n], is what
+    the side keeps whose search is shown.
     """
 
     first: int

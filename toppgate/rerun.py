@@ -24,6 +24,9 @@ from toppgate.trace import Layout, Workspace
 #: Seconds for one row, and for the process to import torch and the host before its first.
 SECONDS: Final = 120
 
+#: Seconds for a process that closed its output to end, before it is killed.
+GRACE: Final = 10
+
 
 @dataclass(frozen=True, eq=False)
 class Ran:
@@ -69,7 +72,7 @@ class Kernel:
             # The plan doubles the slices as long as all of them have a compute unit.
             self._worker.ask(input=str(given), output=str(taken), compute_units=slices * len(logits))
         except OSError:
-            raise RunError(f"{self.name}: the process is gone: {self._worker.end(grace=1)}") from None
+            raise RunError(f"{self.name}: the process is gone: {self._worker.end(GRACE)}") from None
         layout = Layout(**self._expect("ran")["layout"])
         found = inputs.load(taken.read_bytes(), taken.name)
         masks = outputs.compare(logits, found["masked"])
@@ -84,7 +87,7 @@ class Kernel:
             self._worker.kill()
             raise RunError(f"{self.name}: nothing came of the row within {SECONDS} s") from None
         if found is None or found.get("event") != event:
-            raise RunError(f"{self.name}: cannot be run again: {self._worker.end(grace=1)}")
+            raise RunError(f"{self.name}: cannot be run again: {self._worker.end(GRACE)}")
         return found
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ Colours are Okabe and Ito's, as in ``figures``; line styles and markers say the 
 """
 
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ def logits(explored: Explored) -> Figure:
     for marker, (those, colour, label) in {**named, "o": (~tied, "#4d4d4d", "other tokens")}.items():
         for kept, face in ((True, colour), (False, "white")):
             here = those & (window.kept == kept)
-            style = {"color": colour, "markerfacecolor": face, "markersize": 4, "linestyle": "none"}
+            style: dict[str, Any] = {"color": colour, "markerfacecolor": face, "markersize": 4, "linestyle": "none"}
             axes.plot(ranks[here], window.logits[here], marker=marker, **style)
         axes.plot([], [], marker=marker, color=colour, linestyle="none", markersize=4, label=label)
     axes.plot(
