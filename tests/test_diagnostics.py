@@ -1,8 +1,14 @@
 """The numbers behind the pictures, counted by hand; and the pictures of none and of very many rows."""
 
+import base64
+import io
+import re
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 from report_data import make_rows
 
 from toppgate import diagnostics, figures, pictures
@@ -87,6 +93,19 @@ def test_pictures_do_not_grow_with_rows() -> None:
     gallery = pictures.gallery(rows)
     assert len(gallery) < 600_000
     assert gallery == pictures.gallery(rows)
+
+
+def test_rare_colours_are_kept() -> None:
+    """Few colours are left in a picture, and one that a single mark has is among them, to a shade."""
+    figure = Figure(dpi=100)
+    axes = figure.add_subplot()
+    axes.scatter(np.arange(3000) % 60, np.arange(3000) // 60, c=np.linspace(0, 1, 3000), s=9)
+    axes.scatter([30], [70], c="#d55e00", s=30)
+    data = re.findall('base64,([^"]*)"', pictures.figure(figure, "alt"))[0]
+    with Image.open(io.BytesIO(base64.b64decode(data))) as image:
+        colours = np.array([colour for _, colour in image.convert("RGB").getcolors() or []], dtype=int)
+    assert len(colours) <= pictures.PALETTE
+    assert np.abs(colours - [0xD5, 0x5E, 0x00]).max(axis=1).min() <= 16
 
 
 def test_each_curve_ends_in_its_own_mark() -> None:

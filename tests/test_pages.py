@@ -134,6 +134,14 @@ def test_banner_is_an_alert_and_escaped(passing: str) -> None:
     assert 'role="alert"' not in passing
 
 
+def test_a_stage_that_died_says_so_first(died: str) -> None:
+    """The banner is on top, then heading and error; papermill's own banners and empty sections are left out."""
+    words = ["did not finish: in cell 4", "<h1>Gate</h1>", "Error: ValueError", "&lt;b&gt;lost", "Parameters injected"]
+    assert sorted(words, key=died.index) == words
+    for gone in ("An Exception was encountered", "papermill-error-cell", "Rows", "\x1b"):
+        assert gone not in died
+
+
 def test_title_falls_back_to_the_file(tmp_path: Path) -> None:
     """Without a heading the title is the file's name, and the page gets it as its h1; the file is not changed."""
     path = tmp_path / "3_gate.ipynb"
@@ -143,6 +151,26 @@ def test_title_falls_back_to_the_file(tmp_path: Path) -> None:
     assert "<title>3_gate</title>" in page
     assert "<h1>3_gate</h1>" in page
     assert path.read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def died() -> str:
+    """Return the page of a stage that raised in its third code cell, with papermill's own banners and traces."""
+    tagged = {"tags": ["papermill-error-cell-tag"]}
+    link = '<a href="#papermill-error-cell">In [3]</a>'
+    red = f'<span style="color:red; font-size:2em;">An Exception was encountered at {link}</span>'
+    trace = [
+        "\x1b[31m-----\x1b[39m",
+        "\x1b[31mValueError\x1b[39m: <b>lost</b>",
+        "\x1b[32m----> 1\x1b[39m gate_run(run)",
+    ]
+    error = new_output("error", ename="ValueError", evalue="<b>lost</b>", traceback=trace)
+    cells = [new_markdown_cell(red, metadata=tagged), new_markdown_cell("# Gate")]
+    cells += [new_code_cell("seed = 1", metadata={"tags": ["injected-parameters"]}, execution_count=1)]
+    cells += [new_markdown_cell(red, metadata=tagged)]
+    cells += [new_code_cell("gate_run(run)", outputs=[error], metadata={"tags": ["remove-input"]}, execution_count=3)]
+    cells += [new_markdown_cell("## Rows"), new_code_cell("HTML(view.rows())", metadata={"tags": ["remove-input"]})]
+    return pages.render(new_notebook(cells=cells), banner="STOP. Stage 3_gate did not finish: in cell 4: ValueError.")
 
 
 @pytest.fixture(scope="module")
@@ -158,10 +186,13 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def opened(browser: Any, stopping: str, tmp_path: Path) -> Iterator[Any]:
-    """Yield a function that opens the stopping page (a fragment and context options) and gives page and requests."""
+def opened(browser: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Yield a function that opens a page (a fragment and context options) and gives page and requests.
+
+    It is the stopping one, unless a test names another.
+    """
     file = tmp_path / "3_gate.html"
-    file.write_text(stopping, encoding="utf-8")
+    file.write_text(request.getfixturevalue(getattr(request, "param", "stopping")), encoding="utf-8")
     contexts = []
 
     def open_page(fragment: str = "", **options: Any) -> tuple[Any, list[str]]:
@@ -186,7 +217,9 @@ def test_browser_requests_the_file_only(opened: Any) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [380, 1280])
+@pytest.mark.parametrize(
+    ("opened", "width"), [("stopping", 380), ("stopping", 1280), ("passing", 1280), ("died", 380)], indirect=["opened"]
+)
 def test_browser_accessibility(opened: Any, scheme: str, width: int) -> None:
     """No violation is found by axe in either colour scheme, wide or narrow, with every fold open."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
@@ -195,6 +228,15 @@ def test_browser_accessibility(opened: Any, scheme: str, width: int) -> None:
     page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
     found = axe.Axe().run(page).response["violations"]
     assert [(rule["id"], [node["html"] for node in rule["nodes"]][:3]) for rule in found] == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("opened", ["passing", "died"], indirect=True)
+def test_browser_other_pages_ask_for_nothing(opened: Any) -> None:
+    """A PASS and a stage that died are pages of one file, too, and do not scroll sideways on a phone."""
+    page, requests = opened(viewport={"width": 380, "height": 800})
+    assert [url for url in requests if not url.startswith("data:")] == [page.url]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
 
 
 @pytest.mark.browser

@@ -7,6 +7,7 @@ wait most of the time, so those that were asked for run two at a time.
 import ast
 import html
 import json
+import re
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -170,6 +171,7 @@ def test_what_papermill_hides_is_a_stop(provoked: dict[str, Future[Provoked]], n
         banner = html.unescape(page.partition('role="alert"')[2].partition("</section>")[0])
         assert "STOP. Stage 1_capture did not finish: " in banner
         assert wanted.words in banner
+        assert re.search(r"cell \d", banner) or not name.startswith(("kernel killed", "cell raises", "cell exits"))
     assert verify(found.directory).difference is None
     assert found.left == []
 

@@ -151,9 +151,8 @@ def mass_tails(tails: Sequence[Tail]) -> Figure:
         axes.step(masses, numbers, where="pre", label=label, marker=marker, markevery=[-1] if masses else [], **style)
     drawn = [tail.curve for tail in tails if tail.curve]
     low = min((curve[0][0] for curve in drawn), default=1e-9)
-    axes.set(
-        xscale="log", yscale="log", xlim=(low / 2, 1.5), ylim=(0.8, 2.0 * max((c[0][1] for c in drawn), default=5))
-    )
+    most = max((curve[0][1] for curve in drawn), default=1)
+    axes.set(xscale="log", yscale="log", xlim=(low / 2, 1.5), ylim=(0.8, max(12.0, 2.0 * most)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_minor_locator(NullLocator())

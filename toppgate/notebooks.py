@@ -70,13 +70,24 @@ def execute(name: str, params: Path | None, directory: Path, seconds: float, wat
         late = process.child.poll() is None
         ending = process.end(grace=0)
         watch()
+    where = _reached(directory / f"{name}.ipynb")
     if late:
-        return Failure(name, "timeout", f"the stage was killed after {int(seconds)} s")
+        return Failure(name, "timeout", f"the stage was killed after {int(seconds)} s{where}")
     if ending is None:
         return None
     if "CellTimeoutError" in log.read_text(errors="replace"):
-        return Failure(name, "timeout", f"a cell was killed after {int(seconds)} s")
-    return Failure(name, "worker_crashed", f"papermill: {ending}")
+        return Failure(name, "timeout", f"a cell was killed after {int(seconds)} s{where}")
+    return Failure(name, "worker_crashed", f"papermill: {ending}{where}")
+
+
+def _reached(path: Path) -> str:
+    """Say which cell a notebook that papermill left came to; nothing where it came to none."""
+    try:
+        cells = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4).cells
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return ""
+    begun = [number for number, cell in enumerate(cells) if isinstance(cell.get("execution_count"), int)]
+    return f", in cell {begun[-1]}" if begun else ""
 
 
 def acceptance(name: str, directory: Path, template: Path | None = None) -> Failure | None:
@@ -129,7 +140,7 @@ def _cell_problems(cell: Any) -> Iterator[str]:
 def banner(failures: Sequence[Mapping[str, str]]) -> str | None:
     """Return what a page says on top of all, where stages did not finish; None where all did."""
     said = " ".join(f"Stage {failure['stage']} did not finish: {failure['detail']}." for failure in failures)
-    return f"STOP. {said}" if failures else None
+    return f"STOP. {said} What could be judged all the same is in summary.md." if failures else None
 
 
 def readable(path: Path) -> bool:

@@ -6,6 +6,7 @@ depend on sources and outputs alone.  Formulas in LaTeX are not typeset: write t
 """
 
 import re
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ def render(notebook: Path | str | nbformat.NotebookNode, banner: str | None = No
     """Return an executed notebook as one HTML page.
 
     Inputs of cells tagged ``remove-input`` or ``hide`` are left out; the cell that papermill injected is folded.
+    With a banner, headings and texts behind the last cell that showed something are left out as well.
     The title is the first Markdown heading of level 1, else the notebook's ``metadata.title``, else the file's name.
 
     Parameters
@@ -50,6 +52,7 @@ def render(notebook: Path | str | nbformat.NotebookNode, banner: str | None = No
     heading = _heading(node)
     title = heading or str(node.metadata.get("title") or name)
     page = {"title": title, "banner": banner, "headed": heading is not None}
+    node.cells = list(_shown(node.cells, died=banner is not None))
     # HTMLExporter's own method would parse the page and write it anew (15 s for 5,000 rows) to add alt texts.
     body, _ = TemplateExporter.from_notebook_node(_exporter(), node, resources={"toppgate": page})
     return str(body)
@@ -64,6 +67,15 @@ def compose(title: str, *parts: str) -> str:
     shown = [nbformat.v4.new_output("display_data", {"text/html": part}) for part in parts]
     node.cells.append(nbformat.v4.new_code_cell(outputs=shown, metadata={"tags": ["remove-input"]}))
     return render(node)
+
+
+def _shown(cells: list[Any], *, died: bool) -> Iterator[Any]:
+    """Yield the cells of a page: without papermill's own banners and, where a stage died, without empty sections."""
+    ours = [cell for cell in cells if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
+    last = max((at for at, cell in enumerate(ours) if cell.get("outputs")), default=-1)
+    for at, cell in enumerate(ours):
+        if not died or at <= last or cell.cell_type == "code" or re.match("# ", cell.source):
+            yield cell
 
 
 def _exporter() -> Any:
