@@ -446,7 +446,7 @@ def test_case_names_keep_apart() -> None:
 
 
 def test_a_stopped_row_is_taken_apart() -> None:
-    """Below it are its rule with numbers, its ties, tokens with who keeps them, and the command that shows it again."""
+    """Below it are its rule with numbers, its ties, tokens with who keeps them, and commands that show it again."""
     rows = make_rows(stop=True)
     around = make_around(rows)
     html = report.row_table(rows, make_params(), around)
@@ -458,7 +458,8 @@ def test_a_stopped_row_is_taken_apart() -> None:
     text = Page(first).text
     assert f"patch_under_keep. {codes.SENTENCES['patch_under_keep']} It masks 1 of the oracle's {seen.count}: " in text
     assert f"{seen.ties[1] - seen.ties[0]} tokens have the boundary token's logit (positions {seen.ties[0]} to " in text
-    assert "In the run's directory: toppgate show . --case control-normal-p50 --row 3" in text
+    assert "In the run's directory: toppgate row . control-normal-p50 3 runs exactly this row again" in text
+    assert "toppgate show . --case control-normal-p50 --row 3 shows it as it was judged." in text
     tokens = [line for line in lines_of(first) if len(line) == 9]
     assert [line[0] for line in tokens] == [f"{token.position:,}" for token in seen.tokens]
     words = {True: "kept", False: "masked"}

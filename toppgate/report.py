@@ -189,7 +189,7 @@ def _detailed(rows: Sequence[Record]) -> list[tuple[Name, Record]]:
 
 def _why(row: Record, around: Neighbourhood | None) -> Markup:
     """Return why a row stopped: its rule with its numbers, the tokens around its boundary, how to see it again."""
-    case, number = _name(row)
+    case, number = shlex.quote(str(row.get("case"))), row.get("row")
     return fragment(
         "why",
         row=row,
@@ -197,7 +197,8 @@ def _why(row: Record, around: Neighbourhood | None) -> Markup:
         around=around,
         strip=around and strips.again(around, _strip_id(row)),
         ties=around and around.ties[1] - around.ties[0],
-        command=f"toppgate show . --case {shlex.quote(case)} --row {number}",
+        again=f"toppgate row . {case} {number}" if around else None,
+        show=f"toppgate show . --case {case} --row {number}",
     )
 
 
