@@ -46,22 +46,42 @@ def test_rows_are_sorted_by_what_became_of_them(tmp_path: Path) -> None:
     before = [make_row("a", 0), make_row("a", 1), make_row("a", 2), make_row("gone", 0, "patch_hole")]
     after = [make_row("a", 0), make_row("a", 1, "patch_hole", kept_patch=6), make_row("a", 2, kept_stock=4)]
     after.append(make_row("new", 0))
-    found = diff.diff(make_run(tmp_path / "one", before), make_run(tmp_path / "two", after, verdict="PASS"))
+    stop = {"case": "gone", "row": 0, "code": "patch_hole"}
+    more = {"verdict": "PASS", "first_stop": stop}
+    found = diff.diff(make_run(tmp_path / "one", before), make_run(tmp_path / "two", after, **more))
     assert found.codes == [diff.Changed("a", 1, {"code": ["pass", "patch_hole"], "kept_patch": [5, 6]})]
     assert found.counts == [diff.Changed("a", 2, {"kept_stock": [5, 4]})]
     assert (found.appeared, found.vanished) == ([["new", 0, "pass"]], [["gone", 0, "patch_hole"]])
-    assert (found.same, found.run) == (1, {"verdict": ["STOP", "PASS"]})
+    assert (found.same, found.run) == (
+        1,
+        {"verdict": ["STOP", "PASS"], "first stop": ["none", "gone row 0: patch_hole"]},
+    )
     assert list(diff.lines(found)) == [
-        "verdict     STOP -> PASS",
-        "rows        1 changed code",
+        "verdict        STOP -> PASS",
+        "first stop     none -> gone row 0: patch_hole",
+        "code           pass -> patch_hole in 1",
+        "rows           1 changed code",
         "  a row 1: code pass -> patch_hole, kept_patch 5 -> 6",
-        "rows        1 changed in counts",
+        "rows           1 changed in counts",
         "  a row 2: kept_stock 5 -> 4",
-        "rows        1 appeared",
+        "rows           1 appeared",
         "  new row 0: pass",
-        "rows        1 vanished",
+        "rows           1 vanished",
         "  gone row 0: patch_hole",
-        "rows        1 the same in code and counts",
+        "rows           1 the same in code and counts",
+    ]
+
+
+def test_what_stops_now_comes_first(tmp_path: Path) -> None:
+    """Changes of code are counted by what they were, and rows that passed before head the list."""
+    one = [make_row("a", 0, "patch_hole"), make_row("a", 1, "patch_hole"), make_row("a", 2)]
+    other = [make_row("a", 0), make_row("a", 1), make_row("a", 2, "patch_hole")]
+    found = diff.diff(make_run(tmp_path / "one", one), make_run(tmp_path / "two", other))
+    assert list(diff.lines(found))[:4] == [
+        "code           patch_hole -> pass in 2",
+        "code           pass -> patch_hole in 1",
+        "rows           3 changed code",
+        "  a row 2: code pass -> patch_hole",
     ]
 
 
@@ -121,7 +141,7 @@ def test_the_command(run_by_command: Run, run_by_papermill: Run, stopped_run: Ru
     assert len(json.loads(toppgate("diff", one, stopped, "--json").stdout)["codes"]) == 2
     done = toppgate("diff", one, stopped)
     assert done.returncode == 1
-    assert "verdict     PASS -> STOP\n" in done.stdout
+    assert "verdict        PASS -> STOP\n" in done.stdout
     copy = Path(shutil.copytree(one, tmp_path / "copy"))
     edit(copy, "verdict.json", lambda verdict: verdict.update(verdict="STOP"))
     done = toppgate("diff", one, copy)

@@ -253,14 +253,6 @@ def test_figure_leaves_null_out() -> None:
     assert np.asarray(points.get_offsets()).tolist() == [[4.0, 2.0]]
 
 
-def test_figures_are_the_same_bytes_twice_and_bounded() -> None:
-    """The same rows give the same bytes; 5,040 rows take less than 400 kB a figure."""
-    rows = make_rows(copies=84, stop=True)
-    for draw in (pictures.kept_figure, pictures.difference_figure):
-        assert draw(rows) == draw(rows)
-        assert len(draw(rows)) < 400_000
-
-
 def test_captured_inputs_are_compared_with_the_frozen_ones() -> None:
     """Stage 1's table marks an input as frozen only where both digests are there and equal."""
     case = make_params()["cases"][0]

@@ -5,12 +5,13 @@ the receipts bind is compared, and that is checked; whether a run's judgement ho
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from toppgate import digests, show
+from toppgate import codes, digests, show
 from toppgate.errors import RunError
 
 Record = Mapping[str, Any]
@@ -120,21 +121,26 @@ def _named(row: Record) -> list[Any]:
 
 
 def _run(one: Sealed, other: Sealed) -> Iterator[tuple[str, list[Any]]]:
-    for name in ("verdict", "first_stop", "device", "counts", "unshared_stops"):
-        if one.verdict.get(name) != other.verdict.get(name):
-            yield name, [one.verdict.get(name), other.verdict.get(name)]
-    said = [{**_flat(run.receipt), "params": run.verdict.get("params")} for run in (one, other)]
-    for name in said[0]:
-        if said[0][name] != said[1][name]:
-            yield name, [said[0][name], said[1][name]]
+    before, after = _said(one), _said(other)
+    for name in before:
+        if before[name] != after.get(name):
+            yield name, [before[name], after.get(name)]
 
 
-def _flat(receipt: Record) -> dict[str, Any]:
-    """Return what a run rests on, by name."""
+def _said(run: Sealed) -> dict[str, Any]:
+    """Return what a run says of itself as a whole, and what it rests on, by name."""
+    verdict, receipt = run.verdict, run.receipt
+    first = verdict.get("first_stop") or {}
+    where = "the run" if first.get("case") is None else f"{first['case']} row {first.get('row')}"
     sources = receipt.get("sources") or {}
-    environments = receipt.get("environments") or {}
-    seen = (environments.get("patch") or [{}])[0]
+    seen = ((receipt.get("environments") or {}).get("patch") or [{}])[0]
     return {
+        "verdict": verdict.get("verdict"),
+        "first stop": f"{where}: {first.get('code')}" if first else "none",
+        **(verdict.get("counts") or {}),
+        "patch's alone": verdict.get("unshared_stops"),
+        "device": verdict.get("device"),
+        "params": verdict.get("params"),
         "stock": sources.get("stock"),
         "patch": sources.get("patch"),
         "host": (receipt.get("host") or {}).get("sha256"),
@@ -146,17 +152,21 @@ def _flat(receipt: Record) -> dict[str, Any]:
 def lines(found: Difference) -> Iterator[str]:
     """Yield the text of ``toppgate diff``."""
     for name, (before, after) in found.run.items():
-        yield f"{name:<12}{_short(before)} -> {_short(after)}"
-    yield from _rows("changed code", [_line(change) for change in found.codes])
+        yield f"{name:<14} {_short(before)} -> {_short(after)}"
+    ways = Counter(" -> ".join(change.columns["code"]) for change in found.codes)
+    yield from (f"{'code':<14} {way} in {number}" for way, number in ways.most_common())
+    # What passed before and stops now is what a reader looks for.
+    stopped_now = sorted(found.codes, key=lambda change: change.columns["code"][0] != codes.PASS)
+    yield from _rows("changed code", [_line(change) for change in stopped_now])
     yield from _rows("changed in counts", [_line(change) for change in found.counts])
     yield from _rows("appeared", [f"{case} row {row}: {code}" for case, row, code in found.appeared])
     yield from _rows("vanished", [f"{case} row {row}: {code}" for case, row, code in found.vanished])
-    yield f"rows        {found.same} the same in code and counts"
+    yield f"{'rows':<14} {found.same} the same in code and counts"
 
 
 def _rows(what: str, texts: list[str]) -> Iterator[str]:
     if texts:
-        yield f"rows        {len(texts)} {what}"
+        yield f"{'rows':<14} {len(texts)} {what}"
     yield from (f"  {text}" for text in texts[:MOST])
     if len(texts) > MOST:
         yield f"  … and {len(texts) - MOST} more; --json has all"
@@ -168,8 +178,6 @@ def _line(change: Changed) -> str:
 
 
 def _short(value: Any) -> str:
-    """Write a value of the run: a digest by its first digits, a record by its values."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {item}" for name, item in value.items())
+    """Write a value of the run, a digest by its first digits."""
     text = str(value)
     return text[:12] if len(text) == 64 and " " not in text else text
