@@ -9,7 +9,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -161,16 +162,14 @@ def show(directory: Path, case: str | None, row: int | None, as_json: bool) -> N
         raise click.UsageError("--row needs --case")
     _existing(directory)
 
-    def text() -> None:
-        for line in shower.lines(directory, case, row):
-            click.echo(printable(line))
-
-    found: dict[str, Any] = {"verdict": shower.verdict(directory)} if case is None else {}
-    if case is not None:
-        found = {"rows": shower.rows(directory, case, row)}
-        if row is not None:
-            found["boundary"] = shower.boundary(directory, case, row)
-    _say(found, text, as_json)
+    with _unverified(directory):
+        lines = [] if as_json else list(shower.lines(directory, case, row))
+        found: dict[str, Any] = {"verdict": shower.verdict(directory)} if case is None else {}
+        if case is not None:
+            found = {"rows": shower.rows(directory, case, row)}
+            if row is not None:
+                found["boundary"] = shower.boundary(directory, case, row)
+    _say(found, lambda: _echo(lines), as_json)
 
 
 @cli.command()
@@ -181,13 +180,10 @@ def diff(before: Path, after: Path, as_json: bool) -> None:
     """Show what is otherwise in RUN_B than in RUN_A: rows that changed, appeared or vanished."""
     from toppgate import diff as differ  # noqa: PLC0415
 
-    found = differ.diff(_existing(before), _existing(after))
-
-    def text() -> None:
-        for line in differ.lines(found):
-            click.echo(line)
-
-    _say({"changed": found.rows, **found.plain()}, text, as_json)
+    with _unverified(f"{before}, {after}"):
+        found = differ.diff(_existing(before), _existing(after))
+        lines = list(differ.lines(found))
+    _say({"changed": found.rows, **found.plain()}, lambda: _echo(lines), as_json)
     sys.exit(1 if found.rows else 0)
 
 
@@ -287,6 +283,22 @@ def _told(as_json: bool) -> Callable[[str], object]:
     """Return what is told of each kernel that is done: a line, where somebody watches."""
     watched = not as_json and sys.stderr.isatty()
     return (lambda name: click.echo(f"ran {name}", err=True)) if watched else str
+
+
+@contextmanager
+def _unverified(directory: object) -> Iterator[None]:
+    """What is shown was verified by nobody: a file that holds what no run holds ends in one line as well."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        problem = f"{directory}: holds what no run holds ({type(error).__name__}); toppgate verify says where"
+        raise ToppgateError(problem) from None
+
+
+def _echo(lines: Iterable[str]) -> None:
+    """Print lines that quote a run's files, which may hold what a terminal would obey."""
+    for line in lines:
+        click.echo(printable(line))
 
 
 def _existing(directory: Path) -> Path:

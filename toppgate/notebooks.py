@@ -26,6 +26,9 @@ Watch = Callable[[], None]
 FORBIDDEN_TAGS = frozenset({"raises-exception", "skip-execution"})
 
 
+#: What nbformat, and whoever reads its nodes, raises for JSON that is no notebook; it only logs that it is none.
+MALFORMED = (ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError)
+
 #: What is kept of a cell's printed output, in characters.
 PRINTED = 10_000
 
@@ -104,9 +107,9 @@ def acceptance(name: str, directory: Path, template: Path | None = None) -> Fail
     try:
         executed = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
         source = nbformat.reads((template or harness.NOTEBOOKS / path.name).read_text(encoding="utf-8"), as_version=4)
-    except (OSError, ValueError, AttributeError, KeyError) as error:
+        problem = next(_problems(executed, source), None)
+    except (OSError, *MALFORMED) as error:
         return Failure(name, "worker_crashed", f"the notebook cannot be read: {type(error).__name__}")
-    problem = next(_problems(executed, source), None)
     return None if problem is None else Failure(name, "worker_crashed", problem)
 
 
@@ -147,7 +150,7 @@ def readable(path: Path) -> bool:
     """Return whether a file is there and is a notebook."""
     try:
         nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+    except (OSError, *MALFORMED):
         return False
     return True
 
@@ -159,7 +162,7 @@ def injected(path: Path) -> dict[str, Any] | None:
         (cell,) = [cell for cell in notebook.cells if "injected-parameters" in _tags(cell)]
         statements = ast.parse(cell.source).body
         return {s.targets[0].id: ast.literal_eval(s.value) for s in statements}
-    except (OSError, ValueError, AttributeError, KeyError, SyntaxError, RecursionError, MemoryError):
+    except (OSError, SyntaxError, MemoryError, *MALFORMED):
         return None
 
 

@@ -18,9 +18,14 @@ from toppgate.errors import ParamsError
 #: Nesting of mappings and lists; a params file needs about ten levels.
 MAX_DEPTH = 32
 
+#: Values, keys included; the largest file that is shipped has some 10,000.  A megabyte of commas holds a million.
+MAX_VALUES = 2**17
+
 
 class _Plain(Composer):
     """Composes a document of plain data.  What it refuses is refused when met, so nothing is ever expanded."""
+
+    values = 0
 
     def compose_document(self) -> Any:
         start = self.parser.peek_event()
@@ -34,6 +39,9 @@ class _Plain(Composer):
             raise ComposerError(None, None, "anchors, aliases and tags are not allowed", event.start_mark)
         if getattr(event, "value", None) == "<<" and event.style is None:
             raise ComposerError(None, None, "merge keys are not allowed", event.start_mark)
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise ComposerError(None, None, f"more than {MAX_VALUES} values", event.start_mark)
         if self.depth >= MAX_DEPTH:
             raise ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
         return super().compose_node(parent, index)
@@ -43,7 +51,7 @@ def parse(text: str, name: str) -> Any:
     """Return the plain data of one YAML 1.2 document.
 
     Raises ``ParamsError`` that names the file and the line: also for duplicate keys, anchors, aliases, tags, merge
-    keys, directives, a second document, and data nested deeper than ``MAX_DEPTH``.
+    keys, directives, a second document, data nested deeper than ``MAX_DEPTH``, and more than ``MAX_VALUES`` values.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _Plain

@@ -133,7 +133,7 @@ def _render(directory: Path, name: str, failures: Sequence[Failure]) -> None:
     try:
         notebooks.settle(path)
         html = pages.render(path, notebooks.banner([failure.plain() for failure in failures]))
-    except (ValueError, AttributeError, KeyError) as error:
+    except notebooks.MALFORMED as error:
         raise RunError(f"{path}: cannot be rendered: {error}") from None
     path.with_suffix(".html").write_text(html, encoding="utf-8")
 

@@ -41,6 +41,17 @@ from toppgate.stage import Stop
 #: Where ``toppgate run`` works until the run is sealed and whole (contract, section 2).
 PARTIAL = re.compile(r"\.partial-[0-9a-f]{8}$")
 
+#: What a receipt holds, and nothing else (contract, section 7): in-toto's vocabulary, and the predicate's own keys.
+_TYPES = {
+    "_type": "https://in-toto.io/Statement/v1",
+    "predicateType": "https://in-toto.io/attestation/test-result/v0.1",
+}
+_KEYS = {*_TYPES, "subject", "predicate"}
+_PREDICATE_KEYS = {
+    *("schema", "result", "configuration", "toppgate", "statement", "verdict", "sources", "change", "host", "inputs"),
+    *("environments", "git", "mathematics", "rendering", "sealed", "sha256"),
+}
+
 
 @dataclass(frozen=True)
 class Verified:
@@ -264,6 +275,7 @@ def _receipt_says(directory: Path, receipt: dict[str, Any], frozen: Params) -> I
     verdict = json.loads((directory / "verdict.json").read_bytes())
     captured, executed = _optional(directory / "1_capture.json"), _optional(directory / "2_execute.json")
     said = receipt["predicate"]
+    yield from _vocabulary(receipt)
     sides = executed.get("sides", {})
     want = {
         "result": "PASSED" if verdict["verdict"] == "PASS" else "FAILED",
@@ -280,6 +292,19 @@ def _receipt_says(directory: Path, receipt: dict[str, Any], frozen: Params) -> I
     for key, value in want.items():
         if said.get(key) != value:
             yield f"receipt.json: {key}: says {said.get(key)}, the run's files say {value}"
+
+
+def _vocabulary(receipt: dict[str, Any]) -> Iterator[str]:
+    """A receipt holds what a receipt holds: a key more would be taken for a statement of toppgate's."""
+    for where, found, known in (("", receipt, _KEYS), ("predicate.", receipt["predicate"], _PREDICATE_KEYS)):
+        for key in sorted(found.keys() - known):
+            yield f"receipt.json: {where}{key}: a receipt has no such key"
+    for key, value in _TYPES.items():
+        if receipt.get(key) != value:
+            yield f"receipt.json: {key}: got {receipt.get(key)!r}, expected {value!r}"
+    for entry in receipt["subject"]:
+        if entry != {"name": entry["name"], "digest": {"sha256": entry["digest"]["sha256"]}}:
+            yield f"receipt.json: subject {entry['name']}: says more than a name and a SHA-256"
 
 
 # 9 ---------------------------------------------------------------------------------------------------------------
