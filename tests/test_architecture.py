@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "toppgate"
 HEAVY = {"torch", "triton", "papermill"}
 #: The modules of worker processes, which alone import torch and Triton, and the script that is copied out.
-CHILDREN = {"worker", "kernels", "timing", "searching", "workspace", "reproduce"}
+CHILDREN = {"worker", "kernels", "timing", "searching", "hunting", "prospect", "workspace", "reproduce"}
 #: The reference and the judge, which share no code with what they judge (contract, section 8).
 PURE = ("oracle", "spec", "masses", "real", "gate")
 

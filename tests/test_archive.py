@@ -8,6 +8,8 @@ import pytest
 
 ARCHIVE = Path(__file__).resolve().parent.parent / "reports" / "archive"
 RUNS = sorted(path.parent for path in ARCHIVE.glob("*/receipt.json"))
+#: The ladder's runs, each below the page of all.
+RUNGS = sorted(path.parent for path in ARCHIVE.glob("ladder*/*/receipt.json"))
 
 #: Issue of the CUDA evidence: an archived run is at most this large.
 MOST_BYTES = 16 * 2**20
@@ -20,7 +22,7 @@ def test_there_are_archived_runs() -> None:
     assert all(f"toppgate verify reports/archive/{run.name}\n" in text for run in RUNS)
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", [*RUNS, *RUNGS], ids=lambda run: run.name)
 def test_an_archived_run_is_whole(run: Path) -> None:
     """Its files are the ones that its receipt names, with those digests, and no others."""
     receipt = json.loads((run / "receipt.json").read_bytes())
@@ -29,6 +31,22 @@ def test_an_archived_run_is_whole(run: Path) -> None:
     found = {path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     assert found == said
     assert sum(path.stat().st_size for path in run.rglob("*") if path.is_file()) <= MOST_BYTES
+
+
+def test_the_archived_ladders_record_names_its_runs() -> None:
+    """Every run is there, with the receipt that the record names, and reports/README.md counts its rows."""
+    record = json.loads((ARCHIVE / "ladder" / "ladder.json").read_bytes())
+    found = {run.name: hashlib.sha256((run / "receipt.json").read_bytes()).hexdigest() for run in RUNGS}
+    assert found == record["receipts"]
+    text = (ARCHIVE.parent / "README.md").read_text(encoding="utf-8").partition("## The ladder")[2]
+    assert f"{len(record['kernels'][0]['rows'])} rows" in text
+    columns = [[row["code"] for row in kernel["rows"]] for kernel in record["kernels"]]
+    assert columns[0] == columns[1] == columns[2]
+    assert columns[5] == columns[6]
+    for code in {code for column in columns for code in column} - {"pass"}:
+        counts = [columns[number].count(code) or "–" for number in (0, 3, 4, 5)]
+        said = next(line for line in text.splitlines() if line.startswith(f"| `{code}`"))
+        assert said.endswith(f"| {' | '.join(map(str, counts))} |")
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)

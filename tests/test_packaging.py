@@ -29,7 +29,9 @@ BASE = [Requirement(line) for line in PROJECT["project"]["dependencies"]]
 #: That release names its own versions, of far more than is used here, so the lock leaves them to it.
 UNLOCKED = "vllm"
 #: The modules that need an extra; no other module imports what one brings.
-EXTRA_OF = dict.fromkeys(("worker", "kernels", "timing", "searching", "workspace", "reproduce"), "kernel") | {
+CHILDREN = ("worker", "kernels", "timing", "searching", "hunting", "prospect", "workspace", "reproduce")
+EXTRA_OF = dict.fromkeys(CHILDREN, "kernel") | {
+    "engines": "dask",
     "real": "exact",
     "compiled": "fast",
     "signing": "sign",

@@ -334,6 +334,19 @@ def h200(title: str, patch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def telling() -> list[dict[str, Any]]:
+    """Return the few rows that tell the hunks of 0.31.0 -> 0.33.0 apart, each cut into 2 slices, and a control."""
+    forced, _, control, _ = forced_and_controls()
+    rows = {"p0.9": [6, 8], "p0.99": [0, 3]}
+    real = {case["id"].removeprefix("real-bfloat16-"): case for case in real_logits() if "bfloat16" in case["id"]}
+    forced["rows"]["base"]["rows"] = [0, 2]
+    control = {**control, "rows": {**control["rows"], "rows": [0, 2]}, "p": ["0.5", "0.9"]}
+    cases = [forced, control]
+    cases += [{**real[p], "rows": {**real[p]["rows"], "rows": some}} for p, some in rows.items()]
+    two = [{**case, "compute_units": 2 * (3 if case["id"].endswith("p0.99") else 2)} for case in cases]
+    return [*two, seeded(reproduction(IN_TWO), 81)]
+
+
 def seeded(case: dict[str, Any], seed: int) -> dict[str, Any]:
     """Return the reproduction case with the seed that ``toppgate freeze`` found: 81 on the interpreter, 145 on an H200.
 
@@ -434,6 +447,10 @@ def mutants() -> dict[str, Any]:
 DRAFTS: dict[str, Callable[[], dict[str, Any]]] = {
     "ladder": ladder_cpu,
     "ladder-h200": ladder_h200,
+    "hunks": lambda: {
+        **cpu("vLLM 0.31.0 against 0.33.0: rows that tell its hunks apart, on the interpreter", release("0.33.0")),
+        "cases": telling(),
+    },
     "vllm-sort": lambda: function("vLLM 0.31.0's split kernel against its own sort, on the CPU", vllm_sort()),
     "transformers": lambda: function("vLLM 0.31.0's split kernel against transformers' warper", transformers()),
     "mutants": mutants,

@@ -279,6 +279,31 @@ def bisect(params: Path, out: Path | None, as_json: bool) -> None:
     _say(record | {"directory": str(directory)}, text, as_json)
 
 
+@cli.command()
+@_params
+@click.option("--rows", type=click.IntRange(min=1), default=1000, show_default=True, help="How many rows, at least.")
+@click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=1, show_default=True, help="Which rows.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where rows and record go; default reports/<stem>-hunt.")
+@click.option("--engine", default="loky", show_default=True, help="loky or dask.")
+@click.option("--address", help="A running dask cluster; else workers are started here.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes; default one a core, or one a GPU.")
+@_json
+def hunt(params: Path, as_json: bool, **how: Any) -> None:
+    """Look for rows that break the patch of a PARAMS file: exploratory, never evidence."""
+    from toppgate import hunt as hunter  # noqa: PLC0415
+
+    directory, record = hunter.hunt(
+        params, how.pop("out"), how.pop("rows"), how.pop("seed"), told=_told(as_json), **how
+    )
+
+    def text() -> None:
+        for line in hunter.lines(record):
+            click.echo(line)
+        click.echo(f"record      {directory / 'hunt.json'}")
+
+    _say(record | {"directory": str(directory)}, text, as_json)
+
+
 def _told(as_json: bool) -> Callable[[str], object]:
     """Return what is told of each kernel that is done: a line, where somebody watches."""
     watched = not as_json and sys.stderr.isatty()

@@ -1,0 +1,247 @@
+"""The hunt: its screen against the gate's own rules, the rows that it writes, and the engines that share the work."""
+
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pipeline
+import pytest
+from click.testing import CliRunner, Result
+from numpy.typing import NDArray
+
+from toppgate import cli, codes, engines, freeze, gate, hunt, inputs, mutate, oracle, params, suspect, trophies
+from toppgate.errors import ParamsError, RunError
+from toppgate.mutate import Mutant
+from toppgate.schema import Case
+from toppgate.suspect import Suspect
+
+torch = pytest.importorskip("torch", reason="needs the extra kernel")
+
+from toppgate import prospect  # noqa: E402 - imports torch
+
+ROWS, TOKENS = 16, 200
+
+#: A kernel that keeps too little.
+STRICT = Mutant("strict", "none", "_topp_sb_mask_kernel", r"prob > pivot", r"prob > 2 * pivot", "It keeps too little.")
+
+#: Logits that stand for captured ones.
+REAL = torch.linspace(-20, 5, 4 * 512).reshape(4, 512).sin() * 9
+
+
+# ---------------------------------------------------------------------------------------------- the screen
+
+
+def drawn(kind: str, seed: int = 1) -> prospect.Drawn:
+    """Return rows of a kind on the CPU."""
+    return prospect.draw(kind, torch.Generator().manual_seed(seed), ROWS, TOKENS, REAL)
+
+
+@pytest.mark.parametrize("kind", prospect.KINDS)
+def test_every_drawn_row_is_admissible_and_its_order_canonical(kind: str) -> None:
+    """Finite logits, 0 < p < 1, the same rows for the same seed, and ties by token id."""
+    found = drawn(kind)
+    for row, p, order in zip(found.logits.numpy(), found.p.numpy(), found.order.numpy(), strict=True):
+        assert gate.admissible(row, p) == codes.PASS
+        assert (order == oracle.reference(row, p).order).all()
+    assert (drawn(kind).logits == found.logits).all()
+    assert (drawn(kind, seed=2).logits != found.logits).any()
+
+
+def masks(found: prospect.Drawn, damage: int) -> Iterator[NDArray[np.bool_]]:
+    """Yield what a side keeps of each row: the oracle's prefix, then cut, lengthened, holed, or with another tie."""
+    for number, (row, p) in enumerate(zip(found.logits.numpy(), found.p.numpy(), strict=True)):
+        reference = oracle.reference(row, p)
+        size = reference.count + (0, -1, 2, 5, 0)[(number + damage) % 5]
+        kept = np.zeros(TOKENS, np.bool_)
+        kept[reference.order[: max(size, 0)]] = True
+        if (number + damage) % 5 == 4 and 0 < reference.count < TOKENS:
+            kept[reference.order[[reference.count - 1, reference.count]]] = [False, True]
+        yield kept
+
+
+@pytest.mark.parametrize("damage", range(5))
+@pytest.mark.parametrize("kind", prospect.KINDS)
+def test_the_screen_finds_what_the_gate_finds(kind: str, damage: int) -> None:
+    """Row by row the same code; but for rows whose boundary float64 sums cannot place, which are passed over."""
+    found = drawn(kind)
+    sides = {"stock": list(masks(found, 0)), "patch": list(masks(found, damage))}
+    outputs = {
+        side: torch.where(torch.from_numpy(np.stack(kept)), found.logits, -torch.inf) for side, kept in sides.items()
+    }
+    screened = prospect.screen(found, outputs["stock"], outputs["patch"]).tolist()
+    unclear = 0
+    for row, finding in enumerate(screened):
+        logits, p = found.logits[row].numpy(), found.p[row].numpy()[()]
+        reference = oracle.reference(logits, p)
+        boundary = gate.Boundary(reference.order, reference.count, reference.certified)
+        stock, patch = (gate.Output(sides[side][row]) for side in ("stock", "patch"))
+        code = gate.judge_ordinary(logits, boundary, stock=stock, patch=patch).code
+        said = codes.PASS if finding in (-1, len(prospect.FINDINGS) - 1) else prospect.FINDINGS[finding]
+        unclear += said != code and finding == -1
+        assert said == code or finding == -1
+    assert unclear <= (ROWS if kind in ("near uniform", "adjacent") else 2)
+
+
+def test_an_altered_value_is_found() -> None:
+    """What is neither the input's bits nor minus infinity, a NaN included, is seen on either side."""
+    found = drawn("normal")
+    whole, wrong, nan = found.logits.clone(), found.logits.clone(), found.logits.clone()
+    wrong[3, 5] += 1
+    nan[4, 0] = torch.nan
+    altered = prospect.FINDINGS.index("output_altered")
+    assert (prospect.screen(found, whole, wrong) == altered).nonzero().tolist() == [[3]]
+    assert (prospect.screen(found, nan, whole) == altered).nonzero().tolist() == [[4]]
+
+
+# ---------------------------------------------------------------------------------------------- suspects
+
+
+def one(logits: list[float], p: float, stock: list[int], patch: list[int], finding: str = "") -> Suspect:
+    """Return a judged suspect; ``stock`` and ``patch`` are the tokens kept."""
+    ours, theirs = (np.isin(np.arange(len(logits)), ids) for ids in (patch, stock))
+    row = np.array(logits, np.float32)
+    return suspect.judged(Suspect(7, "few values", 2, finding, row, np.float32(p), stock=theirs, patch=ours))
+
+
+#: Twelve equal tokens, of which eight reach p = 0.63.
+TIED = [0.0] * 12
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "shown"),
+    [
+        (one(TIED, 0.63, [*range(8)], [*range(7), 9]), "patch_noncanonical_tie", {"tie budget"}),
+        (one(TIED, 0.63, [*range(7)], [*range(8)]), "stock_under_keep", {"stock under-keep"}),
+        (one([1e6] * 12, 0.63, [*range(7)], [*range(8)]), "stock_under_keep", set()),
+        (one(TIED, 0.63, [*range(10)], [*range(10)]), codes.PASS, {"over-keep in the lowest tie group"}),
+        (one(TIED, 0.63, [*range(12)], [*range(12)]), "count_bound_exceeded", {"over-keep in the lowest tie group"}),
+    ],
+)
+def test_known_faults_are_told_apart(found: Suspect, code: str, shown: set[str]) -> None:
+    """Each by the gate's code and by what the row shows."""
+    assert found.code == code
+    assert {name for name, (_, shows) in suspect.KNOWN.items() if shows(found)} == shown
+
+
+def test_a_choice_within_the_bands_is_known_by_its_probabilities() -> None:
+    """A passed-over token that is as likely as a kept one, to 1e-9, is the band's; one that is likelier is not."""
+    band = one([20.0, 1e-3, 0.0, -5.0], 0.9999999, [0, 1, 2], [0, 2])
+    apart = one([3.0, 2.0, 1.0, -5.0], 0.9, [0, 1, 2], [0, 2])
+    assert band.code == apart.code == "patch_hole"
+    _, shows = suspect.KNOWN["choice within 1e-9 bands"]
+    assert (shows(band), shows(apart)) == (True, False)
+
+
+# ---------------------------------------------------------------------------------------------- rows written
+
+
+def test_parts_give_the_row_back_bit_for_bit() -> None:
+    """Runs, short runs and single numbers, of any fp32, stand for the very bits."""
+    bits = np.random.default_rng(1).integers(0, 2**32, 300, np.uint32).view(np.float32)
+    row = np.concatenate([bits[np.isfinite(bits)], np.zeros(5, np.float32), bits[:2], [np.float32(0.1)] * 2, [1e-45]])
+    row = row[np.isfinite(row)].astype(np.float32)
+    rows = {"kind": "literal", "rows": [trophies.parts(row)]}
+    case = Case.model_validate({"id": "one", "role": "ordinary", "rows": rows, "p": "0.5"})
+    assert (inputs.generate(case).logits[0].view(np.uint32) == row.view(np.uint32)).all()
+
+
+def test_the_smallest_of_each_code_and_cause_are_chosen() -> None:
+    """Two of each, by the length of what is written; a row that passes is none."""
+    tie = ([*range(8)], [*range(7), 9])
+    stops = [
+        replace(one([*TIED, *tail], 0.63, *tie), at=at)
+        for at, tail in enumerate([[-50.0, -51.0], [], [-50.0], [-52.0, -53.0, -54.0]])
+    ]
+    assert len({(found.code, found.cause) for found in stops}) == 1
+    assert [found.at for found in trophies.chosen([*stops, one(TIED, 0.63, [*range(8)], [*range(8)])])] == [1, 2]
+
+
+def test_rows_of_a_hunt_are_never_controls() -> None:
+    """The rules of a params file refuse it."""
+    case = {**trophies._case(one(TIED, 0.63, [*range(8)], [*range(7), 9]), 1), "role": "control"}
+    with pytest.raises(ParamsError, match="selected_by: got hunt, expected no control among the roles"):
+        params.check(pipeline.draft(case), "draft")
+
+
+@pytest.fixture(scope="module")
+def hunted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """Return what the command made of 32 rows of a kernel that keeps too little, in two processes."""
+    home = tmp_path_factory.mktemp("hunt")
+    (home / "wrong.py").write_text(mutate.apply(pipeline.text(pipeline.PATCH), STRICT))
+    wrong = {"kind": "file", "path": str(home / "wrong.py")}
+    path = pipeline.freeze_draft(home / "p.yml", pipeline.draft(pipeline.control(), patch=wrong))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(hunt, "SHAPES", {"interpreter": ((40, 1), (61, 2))})
+        patched.setattr(hunt, "ROWS", {"interpreter": (4, 4)})
+        arguments = ["hunt", str(path), "--rows", "15", "--workers", "2", "--out", str(home / "out")]
+        return home / "out", CliRunner().invoke(cli.cli, arguments)
+
+
+def test_a_wrong_kernel_is_found_out(hunted: tuple[Path, Result]) -> None:
+    """Every block came back, rows that it under-keeps are found, and oracle and gate confirm them."""
+    out, done = hunted
+    assert done.exit_code == 0, done.output
+    record = json.loads((out / "hunt.json").read_bytes())
+    assert (record["rows"], sum(record["kinds"].values())) == (16, 16)
+    found = {each["finding"]: each for each in record["findings"]}
+    assert set(found["patch_under_keep"]["judged"]) == {"patch_under_keep"}
+    assert done.output.startswith("exploratory")
+
+
+def test_what_is_written_is_frozen_and_stops_again(hunted: tuple[Path, Result]) -> None:
+    """The file is a params file as freeze leaves it, of ordinary rows that say where they come from."""
+    path = hunted[0] / "rows.yml"
+    checked = params.read(path)
+    params.check_frozen(checked, str(path))
+    assert {(case.role, case.selected_by, case.rows.kind) for case in checked.cases} == {
+        ("ordinary", "hunt", "literal")
+    }
+    before = path.read_bytes()
+    freeze.freeze(path)
+    assert path.read_bytes() == before
+    written = json.loads((hunted[0] / "hunt.json").read_bytes())["written"]
+    assert [line["case"] for line in written if line["again"] == line["code"]] == [case.id for case in checked.cases]
+
+
+def test_the_first_rows_do_not_depend_on_how_the_work_was_shared() -> None:
+    """Suspects of shares in any order and number come out as the first of each finding and kind, by row."""
+    row, kept = np.zeros((1, 4), np.float32), np.zeros((1, 4), np.float32)
+    named = {"kind": "normal", "slices": 1, "finding": "patch_hole", "logits": row, "p": np.ones(1, np.float32)}
+    each = [{**named, "at": at, "stock": kept, "patch": kept} for at in (9, 2, 7, 4, 1, 8)]
+    together = hunt.Share((), tuple(each))
+    apart = [hunt.Share((), tuple(each[:2])), hunt.Share((), tuple(each[2:]))]
+    assert [s.at for s in hunt._first([together])] == [s.at for s in hunt._first(apart)] == [1, 2, 4, 7]
+
+
+# ---------------------------------------------------------------------------------------------- engines
+
+
+@pytest.mark.parametrize(("name", "workers"), [("loky", 1), ("loky", 2), ("dask", 2)])
+@pytest.mark.filterwarnings("default")  # what a cluster warns of as it ends is not ours
+def test_an_engine_changes_nothing_but_where(name: str, workers: int) -> None:
+    """Results come in the order of the jobs, whatever runs them."""
+    if importlib.util.find_spec(engines.NEEDS[name]) is None:
+        pytest.skip(f"needs the extra {name}")
+    assert engines.each(math.factorial, range(5), name, workers) == [1, 1, 2, 6, 24]
+
+
+def test_a_lost_worker_is_said() -> None:
+    """A worker that dies with its job ends in one line, not in silence."""
+    with pytest.raises(RunError, match="a worker of loky was lost"):
+        engines.each(os._exit, [1, 1], "loky", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("cobalt", "expected one of loky, dask"), ("dask", "needs the extra dask, which is not installed")],
+)
+def test_an_engine_that_is_not_there_is_named(name: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is none, and a library that is missing."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(RunError, match=said):
+        engines.check(name)

@@ -1,0 +1,315 @@
+"""``toppgate hunt``: drawn rows, many of them, in search of those that break a kernel.
+
+Blocks of rows are drawn, run and screened in float64 by processes of their own (``hunting``), on the params' device.
+Of each finding and kind of row the first few are judged here, by the oracle and the gate's rules.  Of each code and
+cause the smallest are written as a frozen params file with literal rows, which is then run once: a row that does not
+stop there by the same code is left out, and said to be.  All of it is exploratory: it finds rows for a matrix to come,
+is no evidence, and adapts no frozen matrix.  Rows of a hunt carry ``selected_by: hunt`` and are no controls.
+
+What comes out depends on params, rows and seed, and on the kind of device, not on how many processes share the work.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from toppgate import codes, engines, execute, host, inputs, outputs, published, source, trophies
+from toppgate import run as runner
+from toppgate.errors import RunError
+from toppgate.execute import Told
+from toppgate.processes import Worker
+from toppgate.schema import Params
+from toppgate.source import Source
+from toppgate.suspect import KNOWN, Suspect, judged
+
+Record = dict[str, Any]
+
+#: (tokens, slices) that blocks go through, by device: on the interpreter small ones, with one block of the mask kernel
+#: (8,192 tokens) and two; on CUDA a sampler's row, cut as a batch of 64 is on 132 multiprocessors.
+Shapes = tuple[tuple[int, int], ...]
+SHAPES: Final[dict[str, Shapes]] = {
+    "interpreter": ((257, 2), (1000, 1), (9001, 1), (61, 2), (2049, 1)),
+    "cuda": ((32000, 2),),
+}
+
+#: Rows of a block, and of a launch in it.
+ROWS: Final = {"interpreter": (16, 16), "cuda": (1024, 64)}
+
+#: Rows kept of each finding and kind.
+MOST: Final = 4
+
+#: Seconds without a block, compiling included, after which a process counts as hanging.
+SILENCE: Final = 600
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process's share of the blocks."""
+
+    device: str
+    number: int
+    blocks: tuple[int, ...]
+    rows: int
+    batch: int
+    shapes: Shapes
+    seed: int
+    stock: bytes
+    patch: bytes
+    host: Mapping[str, Any]
+    captured: tuple[str, str] | None
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a process brought back: events of blocks, the suspects' tensors, and why it ended early, if it did."""
+
+    blocks: tuple[Mapping[str, Any], ...]
+    suspects: tuple[Mapping[str, Any], ...] = field(repr=False)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def hunt(
+    path: Path,
+    out: Path | None,
+    rows: int,
+    seed: int,
+    *,
+    engine: str = "loky",
+    address: str | None = None,
+    workers: int | None = None,
+    told: Told = str,
+) -> tuple[Path, Record]:
+    """Hunt at least ``rows`` rows that break the patch of a params file; write and return ``hunt.json``.
+
+    Parameters
+    ----------
+    path : a frozen params file, both of whose sides are kernel files; its cases are not looked at
+    out : a directory for ``hunt.json`` and, where rows were found, ``rows.yml``; None for ``reports/<stem>-hunt``
+    rows, seed : how many rows, and which
+    engine, address, workers : where processes run (``engines``); by default one a core, or one a GPU
+    told : is given a line as the work goes on
+
+    Raises
+    ------
+    ToppgateError : the params, a source or the engine cannot be used, or no process brought anything back
+    """
+    target = (out or Path("reports") / f"{path.stem}-hunt").absolute()
+    checked = runner.prepare(path, target)
+    if "callable" in (checked.stock.kind, checked.patch.kind):
+        raise RunError(f"{path}: a Python function is not hunted; expected two kernel files")
+    engines.check(engine)
+    began = time.monotonic()
+    jobs = list(_jobs(checked, rows, seed, workers or _workers(checked.device)))
+    shares = engines.each(share, jobs, engine, len(jobs), address)
+    lost = [_left(job, one) for job, one in zip(jobs, shares, strict=True) if len(one.blocks) < len(job.blocks)]
+    shares += engines.each(share, lost, engine, len(lost), address) if lost else []
+    if not any(one.blocks for one in shares):
+        raise RunError(f"nothing was hunted: {shares[0].problem}")
+    hunted = time.monotonic() - began
+    told(f"screened {sum(block['rows'] for one in shares for block in one.blocks)} rows in {hunted:.0f} s")
+    suspects = [judged(suspect) for suspect in _first(shares)]
+    record = _record(checked, seed, shares, suspects, hunted)
+    with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
+        record["written"], file = trophies.written(checked, trophies.chosen(suspects), seed, Path(scratch))
+        _write(target, record, file)
+    return target, record
+
+
+def _workers(device: str) -> int:
+    """Return how many processes share the work by default."""
+    if device == "interpreter":
+        return os.cpu_count() or 1
+    return max(1, len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))
+
+
+def _jobs(checked: Params, rows: int, seed: int, workers: int) -> Iterator[Job]:
+    together, batch = ROWS[checked.device]
+    blocks = range(-(-rows // together))
+    texts = {side: _resolve(checked, side).data for side in execute.SIDES}
+    spec = checked.host.model_dump(mode="json", exclude_unset=True)
+    captured = next(((str(Path(s.path).resolve()), s.tensor) for s in map(inputs.source_of, checked.cases) if s), None)
+    for number in range(min(workers, len(blocks))):
+        yield Job(
+            device=checked.device,
+            number=number,
+            blocks=tuple(blocks[number::workers]),
+            rows=together,
+            batch=batch,
+            shapes=SHAPES[checked.device],
+            seed=seed,
+            **texts,
+            host=spec,
+            captured=captured,
+        )
+
+
+def _resolve(checked: Params, side: str) -> Source:
+    return source.resolve(getattr(checked, side).model_dump(mode="json", exclude_unset=True), published.cache())
+
+
+def _left(job: Job, one: Share) -> Job:
+    """Return a lost process's job without the blocks that it brought back: it is done once more."""
+    return replace(job, blocks=job.blocks[len(one.blocks) :])
+
+
+# ---------------------------------------------------------------------------------------------- one process
+
+
+def share(job: Job) -> Share:
+    """Do one process's share.  Side effects: a process, and a temporary directory while it runs."""
+    provided = host.provide(dict(job.host), published.cache())
+    with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
+        home = Path(scratch)
+        content = {
+            **{key: getattr(job, key) for key in ("device", "blocks", "rows", "batch", "shapes", "seed")},
+            "most": MOST,
+            "real": None if job.captured is None else job.captured[0],
+            "tensor": None if job.captured is None else job.captured[1],
+            "host": None if provided.path is None else str(provided.path),
+            "host_sha256": provided.sha256,
+            "scratch": scratch,
+        }
+        for side, text in (("stock", job.stock), ("patch", job.patch)):
+            (home / f"{side}.py").write_bytes(text)
+            content[side] = str(home / f"{side}.py")
+        (home / "job.json").write_text(json.dumps(content))
+        environment = execute.environment(job.device, home / "triton")
+        if job.device == "cuda" and "CUDA_VISIBLE_DEVICES" not in os.environ:
+            environment["CUDA_VISIBLE_DEVICES"] = str(job.number % _workers(job.device))
+        return _followed(Worker("toppgate.hunting", home / "job.json", environment, home / "stderr.txt"))
+
+
+def _followed(worker: Worker) -> Share:
+    blocks, suspects, environment, problem = [], [], {}, None
+    try:
+        while (event := worker.event(time.monotonic() + SILENCE)) is not None:
+            if "environment" in event:
+                environment = event["environment"]
+            else:
+                suspects += [_read(event, file) for file in event.pop("files")]
+                blocks.append(event)
+    except TimeoutError:
+        problem = f"no block in {SILENCE} s"
+    finally:
+        ending = worker.end(grace=5)
+    return Share(tuple(blocks), tuple(suspects), environment, problem or ending)
+
+
+def _read(block: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a suspect's tensors, and where it stands among all rows."""
+    data = Path(file["file"]).read_bytes()
+    Path(file["file"]).unlink()
+    at = block["block"] * block["rows"] + file["row"]
+    named = {"at": at, "kind": block["kind"], "slices": block["slices"], "finding": file["finding"]}
+    return named | inputs.load(data, file["file"])
+
+
+# ---------------------------------------------------------------------------------------------- the record
+
+
+def _first(shares: Sequence[Share]) -> Iterator[Suspect]:
+    """Yield the first suspects of each finding and kind, in the order of rows: the same however the work was shared."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for each in sorted((one for found in shares for one in found.suspects), key=lambda one: int(one["at"])):
+        seen[each["finding"], each["kind"]] += 1
+        if seen[each["finding"], each["kind"]] <= MOST:
+            logits = each["logits"]
+            kept = {side: outputs.compare(logits, each[side]).kept[0] for side in execute.SIDES}
+            named = {key: each[key] for key in ("at", "kind", "slices", "finding")}
+            yield Suspect(**named, logits=logits[0], p=each["p"][0], **kept)
+
+
+def _record(checked: Params, seed: int, shares: Sequence[Share], suspects: Sequence[Suspect], seconds: float) -> Record:
+    blocks = sorted((block for one in shares for block in one.blocks), key=lambda block: int(block["block"]))
+    values = checked.values()
+    rows = sum(block["rows"] for block in blocks)
+    return {
+        "schema": "toppgate/hunt/1",
+        "title": checked.title,
+        "device": checked.device,
+        "environment": next((one.environment for one in shares if one.environment), {}),
+        "sources": {side: source.describe(values[side]) for side in execute.SIDES},
+        "seed": seed,
+        "rows": rows,
+        "seconds": round(seconds, 1),
+        "lost": [one.problem for one in shares if one.problem is not None],
+        "kinds": _tally((block["kind"], block["rows"]) for block in blocks),
+        "findings": list(_findings(blocks, suspects)),
+        "known": {name: _first_shown(name, suspects, rows) for name in KNOWN},
+    }
+
+
+def _tally(pairs: Any) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for name, number in pairs:
+        counted[name] += number
+    return dict(counted)
+
+
+def _findings(blocks: Sequence[Mapping[str, Any]], suspects: Sequence[Suspect]) -> Iterator[dict[str, Any]]:
+    """Yield, for each finding of the screen, its rows by kind, the first, and how oracle and gate judged some."""
+    names = {name for block in blocks for name in block["findings"]}
+    for name in (name for name in (*codes.ORDINARY, "over_keep_in_tie") if name in names):
+        kinds = _tally((block["kind"], block["findings"].get(name, 0)) for block in blocks)
+        mine = [suspect for suspect in suspects if suspect.finding == name]
+        yield {
+            "finding": name,
+            "rows": sum(kinds.values()),
+            "kinds": {kind: number for kind, number in kinds.items() if number},
+            "first": min(suspect.at for suspect in mine) + 1,
+            "judged": _tally((suspect.code, 1) for suspect in mine),
+        }
+
+
+def _first_shown(name: str, suspects: Sequence[Suspect], rows: int) -> dict[str, Any]:
+    """Return after how many rows a known fault was first shown, and by which kind of row; or in how many it was not."""
+    what, shows = KNOWN[name]
+    showing = sorted((suspect.at, suspect.kind) for suspect in suspects if shows(suspect))
+    found = {"after": showing[0][0] + 1, "kind": showing[0][1]} if showing else {"after": None, "kind": None}
+    return {"what": what, **found, "rows": rows}
+
+
+def _write(target: Path, record: Record, file: bytes | None) -> None:
+    """Write the record, and the params file if there is one, into a directory that appears whole."""
+    partial = runner.partial_of(target)
+    try:
+        (partial / "hunt.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        if file is not None:
+            (partial / "rows.yml").write_bytes(file)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def lines(record: Record) -> Iterator[str]:
+    """Yield the record as text for a terminal."""
+    yield "exploratory: rows chosen because they break something; no evidence, and no controls"
+    yield f"screened    {record['rows']} rows in {record['seconds']:.0f} s: {_listed(record['kinds'])}"
+    for problem in record["lost"]:
+        yield f"lost        a process ended badly: {problem}; blocks that it had not done were tried once more"
+    for found in record["findings"]:
+        said = f"{found['rows']} rows, the first after {found['first']}"
+        yield f"finding     {found['finding']}: {said}: {_listed(found['kinds'])}"
+        yield f"            judged by oracle and gate: {_listed(found['judged'])}"
+    for name, known in record["known"].items():
+        said = (
+            f"found after {known['after']} rows, {known['kind']}"
+            if known["after"]
+            else f"not found in {known['rows']} rows"
+        )
+        yield f"known       {name} ({known['what']}): {said}"
+    for line in record["written"]:
+        kept = "written" if line["again"] == line["code"] else f"left out, since run alone it gives {line['again']}"
+        yield f"row         {line['case']}, {line['kind']}: {line['cause']}: {kept}"
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in counts.items())

@@ -1,0 +1,90 @@
+"""Inside a hunting process: blocks of drawn rows through both kernels, screened where they are; imports torch.
+
+Started as ``python -P -m toppgate.hunting JOB``.  Both texts are called as the split path calls them, with the compute
+units that give a launch its slices, on CUDA as well: a hunt is no evidence of dispatch.  One JSON event a block goes to
+standard output; of each finding and kind the first few rows, with both masks, go to files.
+"""
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from toppgate import prospect, sourceonly
+from toppgate.kernels import load
+from toppgate.prospect import Drawn
+from toppgate.worker import environment, say
+
+#: Drawn rows -> their masked logits.
+Masker = Callable[[Drawn], Any]
+
+
+def main(job_path: str) -> None:
+    """Hunt through the job's blocks."""
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    job = json.loads(Path(job_path).read_text())
+    torch.set_num_threads(1)
+    sourceonly.require("vllm")
+    if job["host"] is not None:
+        sys.path.insert(0, job["host"])
+    where = "cuda" if job["device"] == "cuda" else "cpu"
+    stock, patch = (Path(job[side]) for side in ("stock", "patch"))
+    real = None if job["real"] is None else safetensors.torch.load_file(job["real"])[job["tensor"]].to(where)
+    kept: Counter[tuple[str, str]] = Counter()
+    say(events, environment=environment(job))
+    masks = {name: _module(path) for name, path in (("stock", stock), ("patch", patch))}
+    for number in job["blocks"]:
+        kind, tokens, slices = _shape(job, number)
+        generator = torch.Generator(device=where).manual_seed(job["seed"] * 2**32 + number)
+        drawn = prospect.draw(kind, generator, job["rows"], tokens, real)
+        outputs = {name: _masked(module, drawn, slices, job["batch"]) for name, module in masks.items()}
+        found = prospect.screen(drawn, outputs["stock"], outputs["patch"]).tolist()
+        files = []
+        for row in (row for row, finding in enumerate(found) if finding >= 0):
+            name = prospect.FINDINGS[found[row]]
+            kept[name, kind] += 1
+            if kept[name, kind] <= job["most"]:
+                path = Path(job["scratch"]) / f"{number}-{row}.safetensors"
+                _save(path, row, drawn, outputs)
+                files.append({"row": row, "finding": name, "file": str(path)})
+        counts = Counter(prospect.FINDINGS[finding] for finding in found if finding >= 0)
+        shape = {"kind": kind, "tokens": tokens, "slices": slices, "rows": job["rows"]}
+        say(events, block=number, **shape, findings=counts, files=files)
+
+
+def _shape(job: dict[str, Any], number: int) -> tuple[str, int, int]:
+    """Return a block's kind, tokens and slices: both go round, and their numbers share no factor, so all pairs come."""
+    kinds = [kind for kind in prospect.KINDS if kind != "captured" or job["real"] is not None]
+    tokens, slices = job["shapes"][number % len(job["shapes"])]
+    return kinds[number % len(kinds)], tokens, slices
+
+
+def _module(path: Path) -> Any:
+    return load(path.read_text(encoding="utf-8"), path)
+
+
+def _masked(module: Any, drawn: Drawn, slices: int, batch: int) -> Any:
+    """Return the rows as a kernel masks them, a batch at a time."""
+    logits = drawn.logits.clone()
+    for first in range(0, len(logits), batch):
+        part, p = logits[first : first + batch], drawn.p[first : first + batch]
+        module._apply_topp_split(part, None, p, float("-inf"), slices * len(part))
+    return logits
+
+
+def _save(path: Path, row: int, drawn: Drawn, outputs: dict[str, Any]) -> None:
+    """Write one row with both outputs."""
+    tensors = {"logits": drawn.logits[row : row + 1], "p": drawn.p[row : row + 1]}
+    tensors |= {side: output[row : row + 1] for side, output in outputs.items()}
+    safetensors.torch.save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
