@@ -313,7 +313,7 @@ def h200(title: str, patch: dict[str, Any]) -> dict[str, Any]:
     """Return the draft of a comparison on an H200, which has 132 multiprocessors."""
     limits = {"vocabulary": 262144, "batch": 65, "rows": 4096}
     limits |= {"launch_seconds": 120, "total_seconds": 1800, "retained_bytes": 64_000_000}
-    rows = [*reported(131072), strided()]
+    rows = [*reported(131072)]
     cases = [
         *forced_upstream(),
         *forced_and_controls(),
@@ -330,8 +330,14 @@ def h200(title: str, patch: dict[str, Any]) -> dict[str, Any]:
         "wants": WANTS,
         "retain_inputs": False,
         "limits": limits,
-        "cases": [on_gpu(case) for case in [*cases, *shaped(), *rows, *over_the_path(), *lessons()]],
+        "cases": [on_gpu(case) for case in [*cases, *shaped(), *rows, *over_the_path()]],
     }
+
+
+def h200_lessons(title: str, patch: dict[str, Any]) -> dict[str, Any]:
+    """Return the draft of what h200.yml does not hold: rows with a stride, and the cases made for wrong kernels."""
+    cases = [*itertools.islice(forced_upstream(), 2), normal(1000, 8, 1024, "1"), strided(), *lessons()]
+    return {**h200(title, patch), "cases": [on_gpu(case) for case in cases]}
 
 
 def telling() -> list[dict[str, Any]]:
@@ -455,6 +461,7 @@ DRAFTS: dict[str, Callable[[], dict[str, Any]]] = {
     "transformers": lambda: function("vLLM 0.31.0's split kernel against transformers' warper", transformers()),
     "mutants": mutants,
     "h200": lambda: h200("vLLM 0.31.0 against commit 0a1276e (PR #58231), on an H200", commit()),
+    "h200-lessons": lambda: h200_lessons("rows beside h200.yml: 0.31.0 against commit 0a1276e, on an H200", commit()),
     "h200-0.33.0": lambda: h200("vLLM 0.31.0 against 0.33.0, on an H200", release("0.33.0")),
     "cpu": lambda: cpu("vLLM 0.31.0 against commit 0a1276e (PR #58231), on the interpreter", commit()),
     "cpu-0.33.0": lambda: cpu("vLLM 0.31.0 against 0.33.0, on the interpreter", release("0.33.0")),
