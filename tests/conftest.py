@@ -71,3 +71,32 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subproc
     values = pipeline.draft(pipeline.forced(), pipeline.control(), stock=pipeline.PATCH, patch=pipeline.STOCK)
     path = pipeline.freeze_draft(home / "params.yml", values)
     return home / "run", pipeline.toppgate("run", path, "--out", home / "run", "--json")
+
+
+@pytest.fixture(scope="session")
+def rows_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run up to its verdict, whose rows are taken apart.
+
+    ``real`` keeps 42 tokens too many, ``ties`` is what that comes down to, of ``lost`` stock loses all.
+    """
+    import pipeline
+
+    home = tmp_path_factory.mktemp("rows")
+    file = str(pipeline.ROOT / "params/inputs/smollm2-135m-logits.safetensors")
+    real = {"kind": "file", "path": file, "tensor": "logits", "rows": [6, 7], "round": "bfloat16"}
+    ties = [[0, *[-6] * 4, *[-20] * (8192 - 5), *[-6] * 4, *[-20] * (16_391 - 8196)]]
+    cases = [
+        pipeline.case("good", "control", pipeline.normal(2, scale="3")),
+        pipeline.case("real", "ordinary", real, "0.99", compute_units=2),
+        pipeline.case("ties", "ordinary", pipeline.literal(*ties), "0.99", compute_units=2),
+        pipeline.case("lost", "ordinary", pipeline.literal(["1e9", "-1", "-2"]), "0.9"),
+        pipeline.case("nan", "probe", pipeline.literal([0.0, "nan", 1.0]), expect="nonfinite_logits"),
+        pipeline.forced(rows=1),
+    ]
+    path = pipeline.freeze_draft(home / "params.yml", pipeline.draft(*cases, limits={"vocabulary": 50_000}))
+    directory = home / "run"
+    directory.mkdir()
+    pipeline.captured(path, directory)
+    pipeline.executed(path, directory)
+    pipeline.judged(path, directory)
+    return directory

@@ -18,33 +18,11 @@ from toppgate.rerun import Kernel
 from toppgate.row import Row
 from toppgate.shrink import Bench, Fault, Levels, Shrunk, shrink
 
-FILE = str(pipeline.ROOT / "params/inputs/smollm2-135m-logits.safetensors")
-
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run up to its verdict: the real row with 42 tokens too many, one that stock loses, one that passes."""
-    home = tmp_path_factory.mktemp("rows")
-    real = {"kind": "file", "path": FILE, "tensor": "logits", "rows": [6, 7], "round": "bfloat16"}
-    cases = [
-        pipeline.case("real", "ordinary", real, "0.99", compute_units=2),
-        pipeline.case("lost", "ordinary", pipeline.literal(["1e9", "-1", "-2"]), "0.9"),
-        pipeline.case("good", "control", pipeline.normal(1, scale="3")),
-        pipeline.forced(rows=1),
-    ]
-    draft = pipeline.draft(*cases, limits={"vocabulary": 50_000})
-    path, directory = pipeline.freeze_draft(home / "params.yml", draft), home / "run"
-    directory.mkdir()
-    pipeline.captured(path, directory)
-    pipeline.executed(path, directory)
-    pipeline.judged(path, directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def real(run: Path) -> Row:
+def real(rows_run: Path) -> Row:
     """Return the row with 3637 + 42 kept."""
-    found = row.find(run, "real", 0)
+    found = row.find(rows_run, "real", 0)
     assert (found.code, found.side) == ("count_bound_exceeded", "patch")
     assert (found.reference.count, found.outputs["patch"].size) == (3637, 3679)
     return found
@@ -97,9 +75,9 @@ def test_the_export_shows_the_fault_without_toppgate(real: Row, shrunk: Shrunk, 
         export.export(real, shrunk.small, target)
 
 
-def test_the_command_tells_why(run: Path) -> None:
+def test_the_command_tells_why(rows_run: Path) -> None:
     """Stock's loss of a token is traced on stock, and blamed on its threshold in logits; text and JSON say so."""
-    told = CliRunner().invoke(cli.cli, ["row", str(run), "lost", "0", "--json"])
+    told = CliRunner().invoke(cli.cli, ["row", str(rows_run), "lost", "0", "--json"])
     assert told.exit_code == 0, told.output
     found = json.loads(told.stdout)
     assert (found["side"], found["same_mask"], found["notice"]) == ("stock", True, trace.NOTICE)
@@ -118,10 +96,10 @@ def test_the_command_tells_why(run: Path) -> None:
         (["real", "0", "--export", "."], "is there already"),
     ],
 )
-def test_what_cannot_be_done_is_refused(run: Path, tmp_path: Path, arguments: list[str], line: str) -> None:
+def test_what_cannot_be_done_is_refused(rows_run: Path, tmp_path: Path, arguments: list[str], line: str) -> None:
     """A row that is not there, did not stop, or has nowhere to go is refused before a kernel starts."""
     arguments = [str(tmp_path / "new") if word == "DIR" else word for word in arguments]
-    told = CliRunner().invoke(cli.cli, ["row", str(run), *arguments])
+    told = CliRunner().invoke(cli.cli, ["row", str(rows_run), *arguments])
     assert line in str(told.exception if told.exit_code == 1 else told.output)
 
 
