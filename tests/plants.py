@@ -56,6 +56,7 @@ PLANTS = {
     "H16p": Plant("output_altered", "H16b", patch=(), values=((0, NAN), (1, NAN), (2, NAN))),
     "H23p": Plant("output_nondeterministic", "H14", patch=(0, 1, 2, 3), calls=(2,)),
     "H28p1": Plant("output_altered", "H14", patch=(0, 1, 2), values=((3, ZERO),)),
+    "nan": Plant("output_altered", "H09", patch=(0, 1), values=((3, NAN),)),
     "infinite": Plant("output_altered", "H09", patch=(0, 1), values=((3, INFINITE),)),
     "large": Plant("output_altered", "H09", patch=(0, 1), values=((3, LARGE),)),
     "ulp": Plant("output_altered", "H04", patch=(1, 2, 3), values=((0, ULP_MORE),)),

@@ -8,6 +8,7 @@ import ast
 import html
 import json
 import re
+import shutil
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ import pytest
 from pipeline import edit_cell, edit_file
 
 from toppgate import harness, notebooks
+from toppgate.seal import seal
 from toppgate.verify import verify
 
 Run = tuple[Path, subprocess.CompletedProcess[str]]
@@ -30,6 +32,7 @@ Run = tuple[Path, subprocess.CompletedProcess[str]]
 ENTER, CAPTURE, SHOW = 1, 2, 3
 
 KILL = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+STOP = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
 THREAD = "import threading\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start()\nthread.join()"
 HANG = "import time\ntime.sleep(1000)"
 STUBBORN = (
@@ -108,6 +111,15 @@ PROVOCATIONS = {
     "cell exits with status 0 before the stage's work": Provocation(
         cell(CAPTURE, "import sys\nsys.exit(0)"), "worker_crashed", "SystemExit"
     ),
+    "kernel ends with status 0": Provocation(
+        cell(CAPTURE, "import os\nos._exit(0)"), "worker_crashed", "papermill: exit status"
+    ),
+    "kernel is stopped": Provocation(
+        hurried(cell(CAPTURE, "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")),
+        "timeout",
+        "was killed after ",
+    ),
+    "cell interrupts itself": Provocation(cell(SHOW, "raise KeyboardInterrupt"), "worker_crashed", "papermill: "),
     "cell raises": Provocation(cell(SHOW, "raise RuntimeError('out of luck')"), "worker_crashed", "out of luck"),
     "tag raises-exception": Provocation(cell(SHOW, "", "raises-exception"), "worker_crashed", "raises-exception"),
     "tag skip-execution": Provocation(cell(SHOW, "", "skip-execution"), "worker_crashed", "skip-execution"),
@@ -222,6 +234,74 @@ def test_stage_2_runs_once(tiny: Path, run_by_papermill: Run, tmp_path: Path) ->
     assert {path.name: path.read_bytes() for path in (run / "outputs").iterdir()} == before
     assert pipeline.papermill("3_gate", tiny, run).returncode == 0
     assert pipeline.toppgate("seal", run).returncode == 1
+
+
+# ---------------------------------------------------------------------------------------------- executed, and edited
+
+
+def edited(change: Callable[[Any], object]) -> Callable[[Path], None]:
+    """Return an edit of a notebook as papermill left it."""
+
+    def edit(path: Path) -> None:
+        notebook = nbformat.read(path, as_version=4)
+        change(notebook)
+        nbformat.write(notebook, path)
+
+    return edit
+
+
+def last(notebook: Any) -> Any:
+    """Return the cell that shows a stage's result."""
+    return notebook.cells[-1]
+
+
+def insert(notebook: Any, tags: list[str]) -> None:
+    """Put one more executed cell behind the first."""
+    more = nbformat.v4.new_code_cell("repeat = 3", execution_count=1, metadata={"tags": tags})
+    notebook.cells.insert(1, more)
+
+
+#: What is done to an executed notebook, and what its banner says then.
+EDITED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a cell taken out": (edited(lambda notebook: notebook.cells.pop(-2)), "cells are not those of the stage notebook"),
+    "a cell put in": (
+        edited(lambda notebook: insert(notebook, [])),
+        "cells are not those of the stage notebook",
+    ),
+    "values injected twice": (
+        edited(lambda notebook: insert(notebook, ["injected-parameters"])),
+        "there is not exactly one injected-parameters cell",
+    ),
+    "a cell rewritten": (
+        edited(lambda notebook: last(notebook).update(source="None")),
+        "cells are not those of the stage notebook",
+    ),
+    "never executed": (edited(lambda notebook: last(notebook).update(execution_count=None)), "was never executed"),
+    "its result taken out": (edited(lambda notebook: last(notebook).update(outputs=[])), "has not shown its result"),
+    "an exception on record": (
+        edited(lambda notebook: notebook.metadata.update(papermill={"exception": True})),
+        "papermill recorded an exception",
+    ),
+    "half a notebook": (lambda path: path.write_text(path.read_text()[:2000]), "the notebook cannot be read"),
+    "no notebook in the file": (lambda path: path.write_text("{}"), "the notebook cannot be read"),
+    "no file": (lambda path: path.unlink(), "the notebook was not executed"),
+}
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_an_executed_notebook_that_was_edited(run_by_command: Run, tmp_path: Path, name: str) -> None:
+    """What papermill finished, changed before seal: a STOP, a banner that says what, and a run that verifies."""
+    run = Path(shutil.copytree(run_by_command[0], tmp_path / "run"))
+    (run / "receipt.json").unlink()
+    change, words = EDITED[name]
+    change(run / "2_execute.ipynb")
+    sealed = seal(run)
+    assert sealed.verdict["verdict"] == "STOP"
+    assert sealed.verdict["first_stop"] == {"case": None, "row": None, "code": "worker_crashed"}
+    pages = [html.unescape((run / f"{stage}.html").read_text()) for stage in harness.STAGES]
+    assert ["STOP. Stage 2_execute did not finish: " in page for page in pages] == [False, True, True]
+    assert words in pages[1]
+    assert verify(run).difference is None
 
 
 # ---------------------------------------------------------------------------------------------- bare papermill

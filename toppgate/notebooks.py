@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,11 @@ Watch = Callable[[], None]
 FORBIDDEN_TAGS = frozenset({"raises-exception", "skip-execution"})
 
 
-#: What nbformat, and whoever reads its nodes, raises for JSON that is no notebook; it only logs that it is none.
-MALFORMED = (ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError)
+#: What nbformat, and whoever reads its nodes, raises for JSON that is no notebook; of some it only logs or warns.
+MALFORMED = (
+    *(ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError),
+    *(nbformat.ValidationError, Warning),
+)
 
 #: What is kept of a cell's printed output, in characters.
 PRINTED = 10_000
@@ -86,8 +90,8 @@ def execute(name: str, params: Path | None, directory: Path, seconds: float, wat
 def _reached(path: Path) -> str:
     """Say which cell a notebook that papermill left came to; nothing where it came to none."""
     try:
-        cells = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4).cells
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        cells = _read(path).cells
+    except (OSError, *MALFORMED):
         return ""
     begun = [number for number, cell in enumerate(cells) if isinstance(cell.get("execution_count"), int)]
     return f", in cell {begun[-1]}" if begun else ""
@@ -105,8 +109,7 @@ def acceptance(name: str, directory: Path, template: Path | None = None) -> Fail
     if not path.is_file():
         return Failure(name, "worker_crashed", "the notebook was not executed")
     try:
-        executed = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-        source = nbformat.reads((template or harness.NOTEBOOKS / path.name).read_text(encoding="utf-8"), as_version=4)
+        executed, source = _read(path), _read(template or harness.NOTEBOOKS / path.name)
         problem = next(_problems(executed, source), None)
     except (OSError, *MALFORMED) as error:
         return Failure(name, "worker_crashed", f"the notebook cannot be read: {type(error).__name__}")
@@ -146,10 +149,17 @@ def banner(failures: Sequence[Mapping[str, str]]) -> str | None:
     return f"STOP. {said} What could be judged all the same is in summary.md." if failures else None
 
 
+def _read(path: Path) -> Any:
+    """Return a notebook; what nbformat would mend with a warning, such as an id that stands twice, is refused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+
+
 def readable(path: Path) -> bool:
     """Return whether a file is there and is a notebook."""
     try:
-        nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+        _read(path)
     except (OSError, *MALFORMED):
         return False
     return True
@@ -158,7 +168,7 @@ def readable(path: Path) -> bool:
 def injected(path: Path) -> dict[str, Any] | None:
     """Return the values that papermill injected into an executed notebook, or None where they cannot be read."""
     try:
-        notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+        notebook = _read(path)
         (cell,) = [cell for cell in notebook.cells if "injected-parameters" in _tags(cell)]
         statements = ast.parse(cell.source).body
         return {s.targets[0].id: ast.literal_eval(s.value) for s in statements}
@@ -172,7 +182,7 @@ def _tags(cell: Mapping[str, Any]) -> set[str]:
 
 def settle(path: Path) -> None:
     """Rewrite an executed notebook without times, hosts, paths and random ids, so that it depends on the run only."""
-    notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    notebook = _read(path)
     exception = notebook.metadata.get("papermill", {}).get("exception")
     notebook.metadata.pop("papermill", None)
     if exception:
@@ -182,7 +192,8 @@ def settle(path: Path) -> None:
         cell.metadata.pop("papermill", None)
         _cap(cell)
         if "injected-parameters" in _tags(cell):
-            cell["id"] = "injected-parameters"
+            once = not any("injected-parameters" in _tags(before) for before in notebook.cells[:number])
+            cell["id"] = "injected-parameters" if once else f"injected-{number}"
             cell["source"] = re.sub(r"(?m)^run_dir = .*$", 'run_dir = "."', cell["source"])
         elif "papermill-error-cell-tag" in _tags(cell):
             cell["id"] = f"error-{number}"
