@@ -157,6 +157,21 @@ def test_the_readme_says_how_many() -> None:
     assert f"Of {len(MUTANTS)} wrong kernels" in text
 
 
+@pytest.mark.parametrize(
+    "path",
+    sorted((pipeline.ROOT / "reports" / "archive").glob("mutants*/mutants.json")),
+    ids=lambda path: path.parent.name,
+)
+def test_an_archived_page_is_of_the_catalogue_and_the_readme_says_its_counts(path: Path) -> None:
+    """Where a search was run elsewhere, its page is kept whole: the whole catalogue over the shipped matrix."""
+    found = json.loads(path.read_bytes())
+    assert [line["name"] for line in found["table"]] == [mutant.name for mutant in MUTANTS]
+    assert found["params"] == digests.sha256_file(PARAMS)
+    text = " ".join((pipeline.ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"**Of {found['mutants']} wrong kernels {found['killed']} are killed**" in text
+    assert all(f"{found[name]} {name}" in text for name in ("equivalent", "survived") if found[name])
+
+
 # ---------------------------------------------------------------------------------------------- real kernels
 
 
