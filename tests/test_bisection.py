@@ -109,8 +109,7 @@ def test_the_predicate_alone_fixes_the_forced_row(taken: tuple[Path, Result]) ->
     assert done.exit_code == 0, done.output
     (row,) = record(out)["rows"]
     assert (row["case"], row["change"], row["stock"], row["patch"]) == ("forced", "fixed", "forced_all_masked", "pass")
-    assert PREDICATE in row["alone"]
-    assert row["needed"] == [PREDICATE]
+    assert row["alone"] == row["needed"] == [PREDICATE]
     assert "fixed       forced row 0: forced_all_masked to pass." in done.output
 
 

@@ -272,12 +272,18 @@ def _blame(
             own = seen.get(pick.sha256, {}).get(at)
             return own is not None and (own == codes.PASS) != (code == codes.PASS)
 
-        alone = _named(found, (p for p in picks if p.how == ALONE and turns(p, stock)))
-        needed = _named(found, (p for p in picks if p.how == LEFT_OUT and turns(p, patch)))
+        alone = _named(found, _least(p for p in picks if p.how == ALONE and turns(p, stock)))
+        needed = _named(found, _least(p for p in picks if p.how == LEFT_OUT and turns(p, patch)))
         tried = [p for p in picks if p.how == TOGETHER and _names(found, p) == set(needed)]
         both = any(turns(p, stock) for p in tried) if tried and not alone else None
         blamed.append(Blamed(*at, roles[at], stock, patch, alone, needed, both))
     return blamed
+
+
+def _least(picks: Iterable[Pick]) -> list[Pick]:
+    """Return the picks that hold no other of them: what a pick does with its companions, one of these may do alone."""
+    sets = [(pick, pick.named | pick.others) for pick in picks]
+    return [pick for pick, own in sets if not any(other < own for _, other in sets)]
 
 
 def _named(found: Sequence[Hunk], picks: Iterable[Pick]) -> tuple[str, ...]:

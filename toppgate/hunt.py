@@ -63,7 +63,7 @@ class Job:
     stock: bytes
     patch: bytes
     host: Mapping[str, Any]
-    captured: tuple[str, str] | None
+    captured: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def hunt(
 
     Parameters
     ----------
-    path : a frozen params file, both of whose sides are kernel files; its cases are not looked at
+    path : a frozen params file, both of whose sides are kernel files; of its cases only captured files are looked at
     out : a directory for ``hunt.json`` and, where rows were found, ``rows.yml``; None for ``reports/<stem>-hunt``
     rows, seed : how many rows, and which
     engine, address, workers : where processes run (``engines``); by default one a core, or one a GPU
@@ -135,7 +135,8 @@ def _jobs(checked: Params, rows: int, seed: int, workers: int) -> Iterator[Job]:
     blocks = range(-(-rows // together))
     texts = {side: _resolve(checked, side).data for side in execute.SIDES}
     spec = checked.host.model_dump(mode="json", exclude_unset=True)
-    captured = next(((str(Path(s.path).resolve()), s.tensor) for s in map(inputs.source_of, checked.cases) if s), None)
+    files = filter(None, map(inputs.source_of, checked.cases))
+    captured = tuple(dict.fromkeys((str(Path(file.path).resolve()), file.tensor) for file in files))
     for number in range(min(workers, len(blocks))):
         yield Job(
             device=checked.device,
@@ -171,8 +172,7 @@ def share(job: Job) -> Share:
         content = {
             **{key: getattr(job, key) for key in ("device", "blocks", "rows", "batch", "shapes", "seed")},
             "most": MOST,
-            "real": None if job.captured is None else job.captured[0],
-            "tensor": None if job.captured is None else job.captured[1],
+            "captured": job.captured,
             "host": None if provided.path is None else str(provided.path),
             "host_sha256": provided.sha256,
             "scratch": scratch,

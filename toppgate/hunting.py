@@ -36,13 +36,14 @@ def main(job_path: str) -> None:
         sys.path.insert(0, job["host"])
     where = "cuda" if job["device"] == "cuda" else "cpu"
     stock, patch = (Path(job[side]) for side in ("stock", "patch"))
-    real = None if job["real"] is None else safetensors.torch.load_file(job["real"])[job["tensor"]].to(where)
+    files = [safetensors.torch.load_file(path)[tensor].to(where) for path, tensor in job["captured"]]
     kept: Counter[tuple[str, str]] = Counter()
     say(events, environment=environment(job))
     masks = {name: _module(path) for name, path in (("stock", stock), ("patch", patch))}
     for number in job["blocks"]:
         kind, tokens, slices = _shape(job, number)
         generator = torch.Generator(device=where).manual_seed(job["seed"] * 2**32 + number)
+        real = files[number // len(prospect.KINDS) % len(files)] if files else None
         drawn = prospect.draw(kind, generator, job["rows"], tokens, real)
         outputs = {name: _masked(module, drawn, slices, job["batch"]) for name, module in masks.items()}
         found = prospect.screen(drawn, outputs["stock"], outputs["patch"]).tolist()
@@ -61,7 +62,7 @@ def main(job_path: str) -> None:
 
 def _shape(job: dict[str, Any], number: int) -> tuple[str, int, int]:
     """Return a block's kind, tokens and slices: both go round, and their numbers share no factor, so all pairs come."""
-    kinds = [kind for kind in prospect.KINDS if kind != "captured" or job["real"] is not None]
+    kinds = [kind for kind in prospect.KINDS if kind != "captured" or job["captured"]]
     tokens, slices = job["shapes"][number % len(job["shapes"])]
     return kinds[number % len(kinds)], tokens, slices
 
