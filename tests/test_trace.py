@@ -151,7 +151,7 @@ def test_the_workspace_is_cut_by_the_slices_of_the_launch() -> None:
     layout = replace(LAYOUT, slices=3)
     stats, parts = np.arange(999, dtype=np.float32), np.arange(9999, dtype=np.float32)
     first, second = Workspace.of(stats, parts, 2, layout)
-    assert (first.stats[0, 0], first.stats[2, 3], second.stats[0, 0]) == (0, 11, 12)
+    assert (first.stats[0, 1], first.stats[1, 0], first.stats[2, 3], second.stats[0, 0]) == (1, 4, 11, 12)
     assert (first.parts[1, 0, 0, 0], first.parts[0, 1, 2, 1], second.parts[0, 0, 0, 0]) == (72, 31, 360)
     with pytest.raises(RunError, match="expected 24 and 720"):
         Workspace.of(stats[:20], parts, 2, layout)
@@ -163,7 +163,7 @@ def test_the_workspace_is_cut_by_the_slices_of_the_launch() -> None:
         ([0.0] * 32, "uniform"),
         ([0.0, *[-2.0] * 31], "nothing reaches p"),
         ([0.0, *[-40.0] * 31], "converged"),
-        ([-0.002 * token for token in range(32)], "converged"),
+        ([-0.05 * token for token in range(32)], "converged"),
     ],
 )
 def test_endings(logits: list[float], ending: str) -> None:
@@ -172,5 +172,12 @@ def test_endings(logits: list[float], ending: str) -> None:
     found = trace.replay(left_by(row), P)
     assert found.ending == ending
     assert found.whole_row is (ending in trace.WHOLE_ROW)
-    if found.whole_row:
-        assert trace.kept(found, row, trace.RULES[0], 8).all()
+    wanted = np.ones(32, np.bool_) if found.whole_row else oracle.reference(row, P).kept()
+    assert np.array_equal(trace.kept(found, row, RULES["0.33.0"], 8), wanted)
+
+
+def test_slices_are_of_one_length_but_the_last() -> None:
+    """The last slice takes what is left, which may be nothing."""
+    assert trace.slice_bounds(10, 3) == [(0, 4), (4, 8), (8, 10)]
+    assert trace.slice_bounds(4, 3) == [(0, 2), (2, 4), (4, 4)]
+    assert trace.slice_bounds(8, 2) == [(0, 4), (4, 8)]

@@ -35,6 +35,7 @@ def traced(directory: Path, case: str, number: int) -> Told:
     plain |= {
         "side": searched.side,
         "same_mask": searched.same_mask,
+        "exact_mass": searched.exact_mass,
         "moved": [asdict(each) for each in searched.moved],
     }
     return Told(tuple(_traced(directory, explored, searched)), {**_row(found), **plain})
@@ -82,6 +83,8 @@ def _traced(directory: Path, explored: Explored, searched: explore.Searched) -> 
     same = "the mask is the run's" if searched.same_mask else "the mask is NOT the run's"
     yield f"{searched.side} again, alone, in Triton's interpreter: {same}"
     yield from trace.lines(searched.trace, searched.explained)
+    if searched.exact_mass is not None:
+        yield f"  the mass above that pivot is {searched.exact_mass:.9g} in binary64"
     for block in searched.blocks:
         yield f"  ties in slice {block.slice_number}, block from token {block.first}: {block.kept} kept of {block.ties}"
     for each in searched.moved:

@@ -114,6 +114,11 @@ def _conclusion(found: Searched) -> Markup:
             f"Pivot {seen.pivot!s}, mass above {seen.mass!s}, p {seen.p!s}; of {seen.ties:,} ties at {seen.tie!s} "
             f"{seen.budget:,} may be kept."
         )
+    if found.exact_mass is not None and seen.mass is not None:
+        error = float(seen.mass) - found.exact_mass
+        said.append(
+            f"The mass above is {found.exact_mass:.9g} in binary64: the kernel's sums in fp32 are {error:+.2e} off."
+        )
     said += trace.verdict_lines(found.explained)
     return Markup("<ul>{}</ul>").format(Markup("").join(Markup("<li>{}</li>").format(line) for line in said))
 

@@ -76,10 +76,14 @@ class Moved:
 
 @dataclass(frozen=True, eq=False)
 class Searched:
-    """A kernel's search for this row, why its mask is as it is, whether it is the run's, and where the ties are."""
+    """A kernel's search for this row, why its mask is as it is, whether it is the run's, and where the ties are.
+
+    ``exact_mass`` is the mass above the pivot, which the kernel has as a sum in fp32; None where there is no pivot.
+    """
 
     side: str
     trace: Trace
+    exact_mass: float | None
     explained: Explained
     same_mask: bool
     blocks: tuple[TiedBlock, ...]
@@ -134,7 +138,9 @@ def search(row: Row, kernel: Kernel) -> Searched:
     had = row.outputs.get(kernel.name)
     same = had is not None and np.array_equal(had.kept, ran.output.kept)
     blocks = trace.tied_blocks(found, row.logits, ran.output.kept, ran.workspace.layout.mask_block)
-    return Searched(kernel.name, found, explained, same, tuple(blocks), moved)
+    above = None if found.pivot is None else trace.probabilities(found, row.logits) > found.pivot
+    mass = None if above is None else masses.mass(row.reference, above)
+    return Searched(kernel.name, found, mass, explained, same, tuple(blocks), moved)
 
 
 def _cut(row: Row, name: str, kept: NDArray[np.bool_]) -> Cut:

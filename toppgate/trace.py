@@ -48,6 +48,9 @@ WHOLE_ROW: Final = ("nothing reaches p", "above the maximum", "uniform")
 
 NOTICE: Final = "exploratory, not evidence"
 
+#: Slices that the text lists one by one.
+FEW: Final = 4
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -452,8 +455,11 @@ def lines(trace: Trace, explained: Explained) -> Iterator[str]:
 
 def verdict_lines(explained: Explained) -> Iterator[str]:
     """Yield which rules give the mask, and where its difference from the oracle's count comes from."""
-    rules = "; or ".join(f"threshold in {rule.threshold}, ties counted {rule.counting}" for rule in explained.rules)
-    yield f"mask: {rules or 'none of the known rules gives it'}"
+    if explained.rules == RULES:
+        yield "mask: as any of the known rules gives it"
+    else:
+        rules = "; or ".join(f"threshold in {rule.threshold}, ties counted {rule.counting}" for rule in explained.rules)
+        yield f"mask: {rules or 'none of the known rules gives it'}"
     cause = explained.cause
     yield f"kept less the oracle's: {cause.total:+d}"
     for part, said in PARTS.items():
@@ -463,7 +469,9 @@ def verdict_lines(explained: Explained) -> Iterator[str]:
 
 def _measured(found: Round, slot: int) -> list[str]:
     mass, smallest, ties = found.mass[slot], found.smallest[slot], found.ties[slot]
-    slices = " ".join(f"{value:.7g}" for value in found.slice_mass[:, slot])
+    by_slice = found.slice_mass[:, slot]
+    few = " ".join(f"{value:.7g}" for value in by_slice)
+    slices = few if by_slice.size <= FEW else f"{by_slice.min():.7g} to {by_slice.max():.7g}"
     numbers = [f"{found.pivots[slot]:>16.9g}", f"{mass:>13.9g}", f"{mass - smallest * ties:>13.9g}"]
     return [*numbers, f"{smallest:>16.9g}", f"{ties:>7.0f}", f" {slices}"]
 
