@@ -113,6 +113,7 @@ def test_a_receipt_with_something_replaced(sealed: Path, run_by_command: Run, da
         text = rfc8785.dumps(receipt) + b"\n"
     except (ValueError, KeyError, TypeError, AttributeError):  # what has no canonical form is written all the same
         text = encoded(json.dumps(receipt))
+    assume(text != (run_by_command[0] / "receipt.json").read_bytes())  # 2.0 is written as 2
     (sealed / "receipt.json").write_bytes(text)
     if place[:1] == ("predicate",) and FREE & {str(key) for key in place[1:2]}:
         verify(sealed)
@@ -144,6 +145,7 @@ def test_a_result_with_something_replaced(run_by_command: Run, tmp_path_factory:
         (run / name).write_bytes(b"".join(rfc8785.dumps(line) + b"\n" for line in changed))
     except ValueError:
         (run / name).write_bytes(b"".join(encoded(json.dumps(line)) + b"\n" for line in changed))
+    assume((run / name).read_bytes() != (run_by_command[0] / name).read_bytes())  # 2.0 is written as 2
     try:
         reseal(run)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -162,6 +164,29 @@ def test_a_result_with_something_replaced(run_by_command: Run, tmp_path_factory:
 def sha256(data: bytes) -> str:
     """Return a digest without asking toppgate."""
     return hashlib.sha256(data).hexdigest()
+
+
+def dirty_as_a_number(receipt: Any) -> None:
+    """Say whether the repository had changes by 0 or 1."""
+    receipt["predicate"]["git"]["dirty"] = int(receipt["predicate"]["git"]["dirty"])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("rows.jsonl", lambda row: row.update(equal_patch=int(row["equal_patch"])), "rows.jsonl: case forced row 0: "),
+        ("verdict.json", lambda verdict: verdict["envelope"]["control"].update(within=1), "verdict.json: envelope: "),
+        ("receipt.json", dirty_as_a_number, "receipt.json: git: says "),
+    ],
+)
+def test_true_is_not_one(run_by_command: Run, tmp_path: Path, name: str, change: Any, said: str) -> None:
+    """What Python takes for the same is another JSON value."""
+    run = Path(shutil.copytree(run_by_command[0], tmp_path / "run"))
+    lines = [json.loads(line) for line in (run / name).read_bytes().splitlines()]
+    change(lines[0])
+    (run / name).write_bytes(b"".join(rfc8785.dumps(line) + b"\n" for line in lines))
+    reseal(run)
+    assert refused(run).startswith(said)
 
 
 # ---------------------------------------------------------------------------------------------- tensors

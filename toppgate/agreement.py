@@ -69,7 +69,7 @@ def _verdict(directory: Path, said: dict[str, Any], want: dict[str, Any], *, sam
     if not same_harness:
         said, want = _essential(said), _essential(want)
     for key in sorted(set(said) | set(want)):
-        if key not in said or key not in want or said[key] != want[key]:
+        if key not in said or key not in want or not alike(said[key], want[key]):
             yield f"verdict.json: {key}: the run says {said.get(key)}, judged again it is {want.get(key)}"
 
 
@@ -93,10 +93,15 @@ def _row(have: dict[str, Any], want: dict[str, Any], *, same_exp: bool) -> Itera
             continue  # a column that came later; said in a note
         elif key == judge.OPTIONAL and _one_sided(have[key], want[key]):
             continue
-        elif have[key] != want[key] and (
+        elif not alike(have[key], want[key]) and (
             same_exp or key not in judge.FLOATS or (have[key] is None) != (want[key] is None)
         ):
             yield f"{where}: {key}: the run says {have[key]}, judged again it is {want[key]}"
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two values are the same JSON: to Python, true is 1."""
+    return bool(one == other) and rfc8785.dumps(one) == rfc8785.dumps(other)
 
 
 def _one_sided(have: Any, want: Any) -> bool:

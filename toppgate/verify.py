@@ -290,7 +290,7 @@ def _receipt_says(directory: Path, receipt: dict[str, Any], frozen: Params) -> I
         "git": captured.get("git"),
     }
     for key, value in want.items():
-        if said.get(key) != value:
+        if not agreement.alike(said.get(key), value):
             yield f"receipt.json: {key}: says {said.get(key)}, the run's files say {value}"
 
 
