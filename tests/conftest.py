@@ -84,11 +84,12 @@ def rows_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("rows")
     file = str(pipeline.ROOT / "params/inputs/smollm2-135m-logits.safetensors")
     real = {"kind": "file", "path": file, "tensor": "logits", "rows": [6, 7], "round": "bfloat16"}
-    ties = [[0, *[-6] * 4, *[-20] * (8192 - 5), *[-6] * 4, *[-20] * (16_391 - 8196)]]
+    lengths = ((0, 1), (-6, 4), (-20, 8192 - 5), (-6, 4), (-20, 16_391 - 8196))
+    ties = {"kind": "literal", "rows": [[{"value": str(value), "repeat": count} for value, count in lengths]]}
     cases = [
         pipeline.case("good", "control", pipeline.normal(2, scale="3")),
         pipeline.case("real", "ordinary", real, "0.99", compute_units=2),
-        pipeline.case("ties", "ordinary", pipeline.literal(*ties), "0.99", compute_units=2),
+        pipeline.case("ties", "ordinary", ties, "0.99", compute_units=2),
         pipeline.case("lost", "ordinary", pipeline.literal(["1e9", "-1", "-2"]), "0.9"),
         pipeline.case("nan", "probe", pipeline.literal([0.0, "nan", 1.0]), expect="nonfinite_logits"),
         pipeline.forced(rows=1),

@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from toppgate import codes, source, trace
 from toppgate.errors import RunError
-from toppgate.row import Row
+from toppgate.row import Row, specs
 from toppgate.shrink import Examined, Shrunk
 
 #: Token ids that the text lists, of each kind.
@@ -52,19 +52,19 @@ def export(row: Row, found: Examined, directory: Path, shrunk: Shrunk | None = N
 
 
 def _text(row: Row, found: Examined, shrunk: Shrunk | None) -> Iterator[str]:
-    values = row.params.values()
     kept, count = found.outputs[row.side], found.reference.count
     yield f"# {row.side} keeps {kept.size} tokens, a binary64 reference {count}"
     yield ""
     yield f"Exploratory, not evidence. {row.name} of a run of toppgate, *{row.params.title}*: `{found.fault.code}`."
     yield codes.SENTENCES[found.fault.code]
     yield ""
-    spec = values[row.side]
+    spec = specs(row.params)[row.side]
     yield f"- kernel: {source.describe(spec)}, sha256 {spec.get('sha256')}"
     yield f"- seen: in Triton's interpreter on a CPU, the row alone, in {row.slices(row.side)} slices"
     yield f"- the run: device {row.params.device}"
     yield f"- p = {row.p!s} (fp32); {', '.join(f'{name} {value}' for name, value in found.size.items())}"
-    passing = ", ".join(sorted(found.passing - {row.side})) or "none"
+    named = {name: f"{name} ({source.describe(spec)})" for name, spec in specs(row.params).items()}
+    passing = ", ".join(named[name] for name in sorted(found.passing - {row.side})) or "none"
     yield f"- kernels at hand that pass on this row: {passing}"
     for line in () if shrunk is None else shrunk_lines(shrunk):
         yield f"- {line}"

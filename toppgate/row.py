@@ -102,19 +102,21 @@ def find(directory: Path, case: str, number: int) -> Row:
     return Row(directory, frozen, found, number, table, logits, p, reference, outputs)
 
 
+def specs(checked: Params) -> dict[str, dict[str, Any]]:
+    """Return the source specs of the kernels that params name: stock, patch, and the donor of picked hunks."""
+    values = checked.values()
+    found = {"stock": values["stock"], "patch": values["patch"]}
+    return {**found, "donor": values["patch"]["donor"]} if "donor" in values["patch"] else found
+
+
 def texts(checked: Params) -> dict[str, bytes]:
-    """Return the kernel texts that params name: stock, patch, and the donor of picked hunks; each text once.
+    """Return the kernels' texts by name, a donor that is stock or patch itself left out.
 
     Raises ``SourceError`` where one cannot be had.
     """
-    values = checked.values()
-    specs = {"stock": values["stock"], "patch": values["patch"]}
-    if "donor" in values["patch"]:
-        specs["donor"] = values["patch"]["donor"]
-    found = {name: source.resolve(spec, published.cache()).data for name, spec in specs.items()}
-    return {
-        name: text for name, text in found.items() if name != "donor" or text not in (found["stock"], found["patch"])
-    }
+    found = {name: source.resolve(spec, published.cache()).data for name, spec in specs(checked).items()}
+    sides = (found["stock"], found["patch"])
+    return {name: text for name, text in found.items() if name != "donor" or text not in sides}
 
 
 def provided(checked: Params) -> host.Host:
