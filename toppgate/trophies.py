@@ -14,8 +14,8 @@ from toppgate.fp32 import Float32
 from toppgate.schema import Params
 from toppgate.suspect import Suspect
 
-#: Rows written of each code and cause, and bytes of literals in all; a params file has 4 MiB at most.
-WRITTEN, BYTES = 2, 2_500_000
+#: Rows written of each code and cause, and numbers in all, bits included; a params file holds 131,072 values at most.
+WRITTEN, NUMBERS = 2, 120_000
 
 #: Rows of a launch on CUDA: each row stands so many times, so that it is cut as it was.
 COPIES: Final = 64
@@ -26,9 +26,9 @@ def chosen(suspects: Sequence[Suspect]) -> list[Suspect]:
     groups: dict[tuple[str, str], list[tuple[int, Suspect]]] = {}
     for suspect in suspects:
         if suspect.code != codes.PASS:
-            size = len(json.dumps(parts(suspect.logits)))
+            size = sum(1 + len(part.get("numbers", "v")) for part in parts(suspect.logits))
             groups.setdefault((suspect.code, suspect.cause), []).append((size, suspect))
-    found, room = [], BYTES
+    found, room = [], NUMBERS
     for turn in range(WRITTEN):
         for group in groups.values():
             ranked = sorted(group, key=lambda item: (item[0], item[1].at))
