@@ -38,7 +38,8 @@ def columns(stock: Kept, patch: Kept, role: str = "ordinary", expect: str | None
     case = Case.model_validate(values)
     exceptions = np.array([[0, 5, 0]] * altered, np.uint32).reshape(-1, 3)
     sides = Masks(stock[None], exceptions[:0]), Masks(patch[None], exceptions)
-    ((row, _),) = judge._case_rows(case, CaseEvidence("pass", "", inputs.generate(case), *sides))
+    evidence = CaseEvidence("pass", "", inputs.generate(case), *sides)
+    ((row, _),) = judge._case_rows(case, evidence, judge._engine(case))
     return row
 
 
