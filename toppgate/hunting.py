@@ -5,8 +5,6 @@ units that give a launch its slices, on CUDA as well: a hunt is no evidence of d
 standard output; of each finding and kind the first few rows, with both masks, go to files.
 """
 
-import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -16,10 +14,10 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from toppgate import prospect, sourceonly
+from toppgate import prospect
 from toppgate.kernels import load
 from toppgate.prospect import Drawn
-from toppgate.worker import environment, say
+from toppgate.worker import begin, environment, say
 
 #: Drawn rows -> their masked logits.
 Masker = Callable[[Drawn], Any]
@@ -27,13 +25,7 @@ Masker = Callable[[Drawn], Any]
 
 def main(job_path: str) -> None:
     """Hunt through the job's blocks."""
-    events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    job = json.loads(Path(job_path).read_text())
-    torch.set_num_threads(1)
-    sourceonly.require("vllm")
-    if job["host"] is not None:
-        sys.path.insert(0, job["host"])
+    events, job = begin(job_path)
     where = "cuda" if job["device"] == "cuda" else "cpu"
     stock, patch = (Path(job[side]) for side in ("stock", "patch"))
     files = [safetensors.torch.load_file(path)[tensor].to(where) for path, tensor in job["captured"]]

@@ -4,8 +4,6 @@ Started as ``python -P -m toppgate.searching JOB``.  Both texts are called as th
 compute units that give a launch its slices, on CUDA as well: a search is no evidence of dispatch.
 """
 
-import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +11,10 @@ from typing import Any
 
 import torch
 
-from toppgate import draws, sourceonly
+from toppgate import draws
 from toppgate.draws import Launch
 from toppgate.kernels import load
-from toppgate.worker import environment, say, tensor
+from toppgate.worker import begin, environment, say, tensor
 
 #: A launch -> its masked logits, on the device.
 Masker = Callable[[Launch], Any]
@@ -24,13 +22,7 @@ Masker = Callable[[Launch], Any]
 
 def main(job_path: str) -> None:
     """Compare over the job's launches, one event each; the first that differs is the last."""
-    events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    job = json.loads(Path(job_path).read_text())
-    torch.set_num_threads(1)
-    sourceonly.require("vllm")
-    if job["host"] is not None:
-        sys.path.insert(0, job["host"])
+    events, job = begin(job_path)
     original, mutant = (_masker(Path(job[side]), job["device"]) for side in ("original", "mutant"))
     say(events, environment=environment(job))
     for number in job["launches"]:

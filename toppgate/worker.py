@@ -35,13 +35,7 @@ OWN = ("TRITON_CACHE_DIR",)
 
 def main(job_path: str) -> None:
     """Run the job of a JSON file and report on standard output."""
-    events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    job = json.loads(Path(job_path).read_text())
-    torch.set_num_threads(1)
-    sourceonly.require("vllm")
-    if job["host"] is not None:
-        sys.path.insert(0, job["host"])
+    events, job = begin(job_path)
     path = Path(job["source"])
     source = path.read_bytes()  # once: what is hashed is what runs
     text = source.decode().replace("\r\n", "\n")  # as Python reads a source
@@ -50,6 +44,18 @@ def main(job_path: str) -> None:
     say(events, event="ready", source=digests.sha256(source), environment=environment(job))
     for case in job["cases"]:
         _case(events, job, case, run, launched)
+
+
+def begin(job_path: str) -> tuple[TextIO, dict[str, Any]]:
+    """Return where a child process reports, and its job: its standard output for events alone, the host on its path."""
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    job: dict[str, Any] = json.loads(Path(job_path).read_text())
+    torch.set_num_threads(1)
+    sourceonly.require("vllm")
+    if job["host"] is not None:
+        sys.path.insert(0, job["host"])
+    return events, job
 
 
 def say(events: TextIO, **event: Any) -> None:

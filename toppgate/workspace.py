@@ -9,7 +9,6 @@ largest batch and split, but are indexed flat with the slices that a launch real
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +16,9 @@ from typing import Any, Final
 import safetensors.numpy
 import torch
 
-from toppgate import inputs, sourceonly
+from toppgate import inputs
 from toppgate.kernels import Launched, load, split_kernel
+from toppgate.worker import begin, say
 
 #: Where the kernel file keeps its workspace, by device, and the two arrays' names there.
 CACHE: Final = "_TRITON_SPLIT_CACHE"
@@ -37,20 +37,14 @@ LAYOUT: Final = {
 
 def main(job_path: str) -> None:
     """Answer requests until standard input ends."""
-    events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    job = json.loads(Path(job_path).read_text())
-    torch.set_num_threads(1)
-    sourceonly.require("vllm")
-    if job["host"] is not None:
-        sys.path.insert(0, job["host"])
+    events, job = begin(job_path)
     path = Path(job["source"])
     text = path.read_bytes().decode().replace("\r\n", "\n")
     module, launched = load(text, path), Launched("interpreter")
     launched.watch(module, text, path)
     run = split_kernel(module, "interpreter")
     run(torch.zeros((1, 8)), torch.full((1,), 0.5), {"k": None, "compute_units": 1})  # makes the workspace
-    events.write(json.dumps({"event": "ready"}) + "\n")
+    say(events, event="ready")
     for line in sys.stdin:
         request = json.loads(line)
         captured = inputs.from_bytes(Path(request["input"]).read_bytes(), request["input"])
@@ -63,7 +57,7 @@ def main(job_path: str) -> None:
         tensors = {"masked": masked.numpy(), **{name: array.numpy().reshape(-1) for name, array in left.items()}}
         safetensors.numpy.save_file(tensors, request["output"])
         layout = {name: launched.calls[launch]["constants"][key] for name, (key, launch) in LAYOUT.items()}
-        events.write(json.dumps({"event": "ran", "layout": layout}) + "\n")
+        say(events, event="ran", layout=layout)
 
 
 def _workspace(module: Any) -> dict[str, Any]:
