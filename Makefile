@@ -1,5 +1,5 @@
 # make report   the report of the comparison that runs on any CPU: made, verified, and its verdict printed
-# make test     lint, format, types and the whole test suite
+# make test     lint, format, types and the whole test suite, two files at a time
 #
 # Both set up .venv from constraints.txt first, and again only when that file or pyproject.toml changed.
 
@@ -31,7 +31,7 @@ test: $(VENV)/dev.stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile
 
 # The build backend is pinned as well, so it is installed first and the build is not isolated from it.
 $(VENV)/base.stamp: pyproject.toml constraints.txt

@@ -28,7 +28,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
     """Return the run directory and the stage 2 result of three cases: stock talks, the patch cannot be imported."""
     home = tmp_path_factory.mktemp("execute")
     (home / "stock.py").write_text(TALKATIVE)
-    (home / "patch.py").write_text("raise RuntimeError('no kernel today')\n")
+    (home / "patch.py").write_text(
+        "import warnings\nwarnings.simplefilter('always')\nraise RuntimeError('no kernel today')\n"
+    )
     sides = {side: {"kind": "file", "path": str(home / f"{side}.py")} for side in execute.SIDES}
     lengths = {"first": 8, "second": 9, "third": 10}
     cases = [pipeline.case(name, "ordinary", pipeline.normal(1, length)) for name, length in lengths.items()]

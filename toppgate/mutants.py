@@ -131,7 +131,8 @@ def _judge(found: Evidence, catalogue: Sequence[Mutant]) -> tuple[list[Stop], li
     own = _stops(found, "patch", reference)
     for stop in own:
         if stop.code in codes.EVIDENCE:
-            raise RunError(f"nothing can be compared: case {stop.case}: {stop.code} without any mutation")
+            detail = next(found.case(case).detail for case in found.params.cases if case.id == stop.case)
+            raise RunError(f"nothing can be compared: case {stop.case}: {stop.code} without any mutation: {detail}")
     sides = found.executed["sides"]
     outcomes = []
     for mutant in catalogue:

@@ -5,6 +5,7 @@ Started as ``python -P -m toppgate.worker JOB``.  Standard output carries one JS
 code prints goes to standard error.  Imports torch and triton, which no other process of toppgate does.
 """
 
+import atexit
 import importlib
 import importlib.metadata
 import json
@@ -49,6 +50,7 @@ def main(job_path: str) -> None:
 def begin(job_path: str) -> tuple[TextIO, dict[str, Any]]:
     """Return where a child process reports, and its job: its standard output for events alone, the host on its path."""
     events = os.fdopen(os.dup(1), "w", buffering=1)
+    atexit.register(events.close)  # else a warning about it may stand behind the exception that ends the process
     os.dup2(2, 1)
     job: dict[str, Any] = json.loads(Path(job_path).read_text())
     torch.set_num_threads(1)
