@@ -4,20 +4,39 @@ import importlib.util
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pipeline
 import pytest
+import safetensors.numpy
 from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 
-from toppgate import cli, codes, engines, freeze, gate, hunt, inputs, mutate, oracle, params, suspect, trophies
+from toppgate import (
+    cli,
+    codes,
+    engines,
+    freeze,
+    gate,
+    hunt,
+    inputs,
+    mutate,
+    oracle,
+    params,
+    plain_yaml,
+    smaller,
+    suspect,
+    trophies,
+)
 from toppgate.errors import ParamsError, RunError
 from toppgate.mutate import Mutant
 from toppgate.schema import Case
+from toppgate.smaller import Trophy
 from toppgate.suspect import Suspect
 
 torch = pytest.importorskip("torch", reason="needs the extra kernel")
@@ -108,6 +127,11 @@ def one(logits: list[float], p: float, stock: list[int], patch: list[int], findi
     return suspect.judged(Suspect(7, "few values", 2, finding, row, np.float32(p), stock=theirs, patch=ours))
 
 
+def whole(found: Suspect) -> Trophy:
+    """Return a suspect to be written as it was drawn."""
+    return Trophy(found, found.logits, "")
+
+
 #: Twelve equal tokens, of which eight reach p = 0.63.
 TIED = [0.0] * 12
 
@@ -161,24 +185,50 @@ def test_the_smallest_of_each_code_and_cause_are_chosen() -> None:
     assert [found.at for found in trophies.chosen([*stops, one(TIED, 0.63, [*range(8)], [*range(8)])])] == [1, 2]
 
 
+def nodes(data: Any) -> int:
+    """Return how many values YAML has in it."""
+    if isinstance(data, dict):
+        return 1 + sum(1 + nodes(value) for value in data.values())
+    return 1 + sum(map(nodes, data)) if isinstance(data, list) else 1
+
+
+def test_a_row_takes_the_values_that_it_is_counted_for(tmp_path: Path) -> None:
+    """What a params file holds more with a row in it, bits included, is what was counted; too much is left out."""
+    tie = ([*range(8)], [*range(7), 9])
+    rows = [one([*TIED, *tail], 0.63, *tie) for tail in ([], [-50.0], [-50.0] * 3 + [-51.5] * 2)]
+    checked = params.read(pipeline.freeze_draft(tmp_path / "p.yml", pipeline.draft(pipeline.control())))
+    counted = []
+    for row in rows:
+        frozen = plain_yaml.parse(trophies._frozen(tmp_path / "r.yml", checked, [whole(row)], 1).read_text(), "r.yml")
+        counted.append(sum(map(nodes, frozen["cases"][0]["rows"]["rows"][0])))
+    assert counted == [trophies.values(row.logits) for row in rows]
+    assert len(set(counted)) == 3
+    large = replace(rows[0], logits=np.arange(trophies.ROOM, dtype=np.float32))
+    assert trophies.fitting([whole(large), whole(rows[0])])[0].suspect is rows[0]
+
+
 def test_rows_of_a_hunt_are_never_controls() -> None:
     """The rules of a params file refuse it."""
-    case = {**trophies._case(one(TIED, 0.63, [*range(8)], [*range(7), 9]), 1), "role": "control"}
+    case = {**trophies._case(whole(one(TIED, 0.63, [*range(8)], [*range(7), 9])), 1), "role": "control"}
     with pytest.raises(ParamsError, match="selected_by: got hunt, expected no control among the roles"):
         params.check(pipeline.draft(case), "draft")
 
 
 @pytest.fixture(scope="module")
 def hunted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """Return what the command made of 32 rows of a kernel that keeps too little, in two processes."""
+    """Return what the command made of 40 rows of a kernel that keeps too little, in two processes."""
     home = tmp_path_factory.mktemp("hunt")
     (home / "wrong.py").write_text(mutate.apply(pipeline.text(pipeline.PATCH), STRICT))
     wrong = {"kind": "file", "path": str(home / "wrong.py")}
-    path = pipeline.freeze_draft(home / "p.yml", pipeline.draft(pipeline.control(), patch=wrong))
+    safetensors.numpy.save_file({"logits": REAL.numpy()}, home / "real.safetensors")
+    real = {"kind": "file", "path": str(home / "real.safetensors"), "tensor": "logits", "rows": [0, 2]}
+    cases = [pipeline.control(), pipeline.case("real", "ordinary", real)]
+    path = pipeline.freeze_draft(home / "p.yml", pipeline.draft(*cases, patch=wrong))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hunt, "SHAPES", {"interpreter": ((40, 1), (61, 2))})
         patched.setattr(hunt, "ROWS", {"interpreter": (4, 4)})
-        arguments = ["hunt", str(path), "--rows", "15", "--workers", "2", "--out", str(home / "out")]
+        patched.setattr(smaller, "SECONDS", 2.0)
+        arguments = ["hunt", str(path), "--rows", "39", "--workers", "2", "--out", str(home / "out")]
         return home / "out", CliRunner().invoke(cli.cli, arguments)
 
 
@@ -187,7 +237,8 @@ def test_a_wrong_kernel_is_found_out(hunted: tuple[Path, Result]) -> None:
     out, done = hunted
     assert done.exit_code == 0, done.output
     record = json.loads((out / "hunt.json").read_bytes())
-    assert (record["rows"], sum(record["kinds"].values())) == (16, 16)
+    assert (record["rows"], record["lost"]) == (40, [])
+    assert record["kinds"] == dict.fromkeys(prospect.KINDS, 4) | {"normal": 8, "captured": 8}
     found = {each["finding"]: each for each in record["findings"]}
     assert set(found["patch_under_keep"]["judged"]) == {"patch_under_keep"}
     assert done.output.startswith("exploratory")
@@ -206,6 +257,9 @@ def test_what_is_written_is_frozen_and_stops_again(hunted: tuple[Path, Result]) 
     assert path.read_bytes() == before
     written = json.loads((hunted[0] / "hunt.json").read_bytes())["written"]
     assert [line["case"] for line in written if line["again"] == line["code"]] == [case.id for case in checked.cases]
+    sizes = {case.id: case.shape[1] for case in checked.cases if case.shape is not None}
+    assert sizes == {line["case"]: line["tokens"] for line in written if line["again"] == line["code"]}
+    assert any(re.search(r"distinct logits \d\d to [2-8]$", line["how"]) for line in written)
 
 
 def test_the_first_rows_do_not_depend_on_how_the_work_was_shared() -> None:

@@ -12,11 +12,11 @@ import pytest
 import safetensors.numpy
 from click.testing import CliRunner
 
-from toppgate import cli, export, host, oracle, params, published, row, trace
+from toppgate import cli, export, host, oracle, params, published, rerun, row, trace
 from toppgate.errors import RunError
 from toppgate.rerun import Kernel
 from toppgate.row import Row
-from toppgate.shrink import Bench, Fault, Levels, Shrunk, shrink
+from toppgate.shrink import Bench, Fault, Levels, Shrunk, Stopped, shrink
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,8 @@ def real(rows_run: Path) -> Row:
 @pytest.fixture(scope="module")
 def shrunk(real: Row) -> Shrunk:
     """Return what the real row shrinks to."""
-    with Bench(real) as bench:
-        return shrink(bench, seconds=600)
+    with rerun.started(row.texts(real.params), row.provided(real.params)) as kernels:
+        return shrink(Bench(Stopped.of(real), kernels), seconds=600)
 
 
 def test_the_real_row_shrinks_with_its_cause(shrunk: Shrunk) -> None:

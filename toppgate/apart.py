@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from toppgate import explore, export, row, show, trace
+from toppgate import explore, export, rerun, row, show, trace
 from toppgate.explore import Explored
 from toppgate.rerun import Kernel
-from toppgate.shrink import Bench, Examined, shrink
+from toppgate.shrink import Bench, Examined, Stopped, shrink
 from toppgate.trace import Explained, Round, Trace
 
 
@@ -49,7 +49,9 @@ def exported(directory: Path, case: str, number: int, target: Path, *, shrinking
     """
     export.check(target)
     found = row.find(directory, case, number)
-    with Bench(found) as bench:
+    stopped = Stopped.of(found)
+    with rerun.started(row.texts(found.params), row.provided(found.params)) as kernels:
+        bench = Bench(stopped, kernels)
         shrunk = shrink(bench) if shrinking else None
         examined = bench.alone() if shrunk is None else shrunk.small
     written = export.export(found, examined, target, shrunk)

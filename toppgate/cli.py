@@ -293,7 +293,7 @@ def hunt(params: Path, as_json: bool, **how: Any) -> None:
     from toppgate import hunt as hunter  # noqa: PLC0415
 
     directory, record = hunter.hunt(
-        params, how.pop("out"), how.pop("rows"), how.pop("seed"), told=_told(as_json), **how
+        params, how.pop("out"), how.pop("rows"), how.pop("seed"), told=_told(as_json, ""), **how
     )
 
     def text() -> None:
@@ -304,10 +304,10 @@ def hunt(params: Path, as_json: bool, **how: Any) -> None:
     _say(record | {"directory": str(directory)}, text, as_json)
 
 
-def _told(as_json: bool) -> Callable[[str], object]:
+def _told(as_json: bool, before: str = "ran ") -> Callable[[str], object]:
     """Return what is told of each kernel that is done: a line, where somebody watches."""
     watched = not as_json and sys.stderr.isatty()
-    return (lambda name: click.echo(f"ran {name}", err=True)) if watched else str
+    return (lambda name: click.echo(f"{before}{name}", err=True)) if watched else str
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 Blocks of rows are drawn, run and screened in float64 by processes of their own (``hunting``), on the params' device.
 Of each finding and kind of row the first few are judged here, by the oracle and the gate's rules.  Of each code and
-cause the smallest are written as a frozen params file with literal rows, which is then run once: a row that does not
-stop there by the same code is left out, and said to be.  All of it is exploratory: it finds rows for a matrix to come,
-is no evidence, and adapts no frozen matrix.  Rows of a hunt carry ``selected_by: hunt`` and are no controls.
+cause the smallest are made smaller still (``smaller``) and written as a frozen params file with literal rows, which is
+then run: a row that does not stop there by the same code is left out, and said to be.  All of it is exploratory: it
+finds rows for a matrix to come, is no evidence, and adapts no frozen matrix.  Rows of a hunt carry ``selected_by:
+hunt`` and are no controls.
 
 What comes out depends on params, rows and seed, and on the kind of device, not on how many processes share the work.
 """
@@ -15,21 +16,26 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from toppgate import codes, engines, execute, host, inputs, outputs, published, source, trophies
+from toppgate import codes, engines, execute, host, inputs, outputs, progress, published, smaller, source, trophies
 from toppgate import run as runner
 from toppgate.errors import RunError
 from toppgate.execute import Told
 from toppgate.processes import Worker
 from toppgate.schema import Params
+from toppgate.smaller import Trophy
 from toppgate.source import Source
 from toppgate.suspect import KNOWN, Suspect, judged
 
 Record = dict[str, Any]
+
+#: ``engines.each`` on the engine that was asked for.
+_Each = Callable[..., list[Any]]
 
 #: (tokens, slices) that blocks go through, by device: on the interpreter small ones, with one block of the mask kernel
 #: (8,192 tokens) and two; on CUDA a sampler's row, cut as a batch of 64 is on 132 multiprocessors.
@@ -47,6 +53,9 @@ MOST: Final = 4
 
 #: Seconds without a block, compiling included, after which a process counts as hanging.
 SILENCE: Final = 600
+
+#: Seconds between two lines of a process for whoever watches.
+PAUSE: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -107,20 +116,35 @@ def hunt(
         raise RunError(f"{path}: a Python function is not hunted; expected two kernel files")
     engines.check(engine)
     began = time.monotonic()
-    jobs = list(_jobs(checked, rows, seed, workers or _workers(checked.device)))
-    shares = engines.each(share, jobs, engine, len(jobs), address)
-    lost = [_left(job, one) for job, one in zip(jobs, shares, strict=True) if len(one.blocks) < len(job.blocks)]
-    shares += engines.each(share, lost, engine, len(lost), address) if lost else []
-    if not any(one.blocks for one in shares):
-        raise RunError(f"nothing was hunted: {shares[0].problem}")
-    hunted = time.monotonic() - began
-    told(f"screened {sum(block['rows'] for one in shares for block in one.blocks)} rows in {hunted:.0f} s")
-    suspects = [judged(suspect) for suspect in _first(shares)]
-    record = _record(checked, seed, shares, suspects, hunted)
+    texts = {side: _resolve(checked, side).data for side in execute.SIDES}
+    jobs = list(_jobs(checked, texts, rows, seed, workers or _workers(checked.device)))
+    each = partial(engines.each, name=engine, address=address)
+    with progress.told(told):
+        shares = each(share, jobs, workers=len(jobs))
+        lost = [_left(job, one) for job, one in zip(jobs, shares, strict=True) if len(one.blocks) < len(job.blocks)]
+        shares += each(share, lost, workers=len(lost)) if lost else []
+        if not any(one.blocks for one in shares):
+            raise RunError(f"nothing was hunted: {shares[0].problem}")
+        seconds = {"screened": time.monotonic() - began}
+        suspects = [judged(suspect) for suspect in _first(shares)]
+        record = _record(checked, seed, rows, shares, suspects)
+        chosen = trophies.chosen(suspects)
+        told(f"screened {record['rows']} rows in {seconds['screened']:.0f} s; making {len(chosen)} rows smaller")
+        job = smaller.Job((), texts, jobs[0].host, smaller.SECONDS)
+        small = _small(chosen, job, workers or os.cpu_count() or 1, each)
     with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
-        record["written"], file = trophies.written(checked, trophies.chosen(suspects), seed, Path(scratch))
+        record["written"], file = trophies.written(checked, small, seed, Path(scratch))
+        seconds["in all"] = time.monotonic() - began
+        record["seconds"] = {name: round(value, 1) for name, value in seconds.items()}
         _write(target, record, file)
     return target, record
+
+
+def _small(chosen: Sequence[Suspect], job: smaller.Job, workers: int, each: _Each) -> list[Trophy]:
+    """Return the chosen suspects made smaller, in their order; ``job`` is what all jobs have in common."""
+    dealt = [tuple(chosen[number::workers]) for number in range(min(workers, len(chosen)))]
+    found = each(smaller.smaller, [replace(job, suspects=some) for some in dealt], workers=len(dealt)) if dealt else []
+    return [found[number % workers][number // workers] for number in range(len(chosen))]
 
 
 def _workers(device: str) -> int:
@@ -130,10 +154,9 @@ def _workers(device: str) -> int:
     return max(1, len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))
 
 
-def _jobs(checked: Params, rows: int, seed: int, workers: int) -> Iterator[Job]:
+def _jobs(checked: Params, texts: Mapping[str, bytes], rows: int, seed: int, workers: int) -> Iterator[Job]:
     together, batch = ROWS[checked.device]
     blocks = range(-(-rows // together))
-    texts = {side: _resolve(checked, side).data for side in execute.SIDES}
     spec = checked.host.model_dump(mode="json", exclude_unset=True)
     files = filter(None, map(inputs.source_of, checked.cases))
     captured = tuple(dict.fromkeys((str(Path(file.path).resolve()), file.tensor) for file in files))
@@ -184,11 +207,12 @@ def share(job: Job) -> Share:
         environment = execute.environment(job.device, home / "triton")
         if job.device == "cuda" and "CUDA_VISIBLE_DEVICES" not in os.environ:
             environment["CUDA_VISIBLE_DEVICES"] = str(job.number % _workers(job.device))
-        return _followed(Worker("toppgate.hunting", home / "job.json", environment, home / "stderr.txt"))
+        return _followed(job, Worker("toppgate.hunting", home / "job.json", environment, home / "stderr.txt"))
 
 
-def _followed(worker: Worker) -> Share:
+def _followed(job: Job, worker: Worker) -> Share:
     blocks, suspects, environment, problem = [], [], {}, None
+    told = time.monotonic()
     try:
         while (event := worker.event(time.monotonic() + SILENCE)) is not None:
             if "environment" in event:
@@ -196,6 +220,9 @@ def _followed(worker: Worker) -> Share:
             else:
                 suspects += [_read(event, file) for file in event.pop("files")]
                 blocks.append(event)
+                if time.monotonic() > told + PAUSE:
+                    told = time.monotonic()
+                    progress.say(f"process {job.number}: {len(blocks)} of {len(job.blocks)} blocks of {job.rows} rows")
     except TimeoutError:
         problem = f"no block in {SILENCE} s"
     finally:
@@ -227,7 +254,7 @@ def _first(shares: Sequence[Share]) -> Iterator[Suspect]:
             yield Suspect(**named, logits=logits[0], p=each["p"][0], **kept)
 
 
-def _record(checked: Params, seed: int, shares: Sequence[Share], suspects: Sequence[Suspect], seconds: float) -> Record:
+def _record(checked: Params, seed: int, asked: int, shares: Sequence[Share], suspects: Sequence[Suspect]) -> Record:
     blocks = sorted((block for one in shares for block in one.blocks), key=lambda block: int(block["block"]))
     values = checked.values()
     rows = sum(block["rows"] for block in blocks)
@@ -238,8 +265,8 @@ def _record(checked: Params, seed: int, shares: Sequence[Share], suspects: Seque
         "environment": next((one.environment for one in shares if one.environment), {}),
         "sources": {side: source.describe(values[side]) for side in execute.SIDES},
         "seed": seed,
+        "asked": asked,
         "rows": rows,
-        "seconds": round(seconds, 1),
         "lost": [one.problem for one in shares if one.problem is not None],
         "kinds": _tally((block["kind"], block["rows"]) for block in blocks),
         "findings": list(_findings(blocks, suspects)),
@@ -292,7 +319,10 @@ def _write(target: Path, record: Record, file: bytes | None) -> None:
 def lines(record: Record) -> Iterator[str]:
     """Yield the record as text for a terminal."""
     yield "exploratory: rows chosen because they break something; no evidence, and no controls"
-    yield f"screened    {record['rows']} rows in {record['seconds']:.0f} s: {_listed(record['kinds'])}"
+    seconds = record["seconds"]
+    yield f"screened    {record['rows']} rows in {seconds['screened']:.0f} s: {_listed(record['kinds'])}"
+    if record["rows"] < record["asked"]:
+        yield f"lost        {record['asked'] - record['rows']} of the {record['asked']} rows that were asked for"
     for problem in record["lost"]:
         yield f"lost        a process ended badly: {problem}; blocks that it had not done were tried once more"
     for found in record["findings"]:
@@ -307,8 +337,15 @@ def lines(record: Record) -> Iterator[str]:
         )
         yield f"known       {name} ({known['what']}): {said}"
     for line in record["written"]:
-        kept = "written" if line["again"] == line["code"] else f"left out, since run alone it gives {line['again']}"
-        yield f"row         {line['case']}, {line['kind']}: {line['cause']}: {kept}"
+        yield f"row         {line['case']}, {line['kind']}: {line['cause']}: {_kept(line)}"
+        yield f"            {line['how']}"
+    yield f"in all      {seconds['in all']:.0f} s"
+
+
+def _kept(line: Mapping[str, Any]) -> str:
+    if line["again"] == line["code"]:
+        return "written"
+    return "left out: " + ("too large" if line["again"] is None else f"run alone it gives {line['again']}")
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -28,18 +28,18 @@ def main(job_path: str) -> None:
     events, job = begin(job_path)
     where = "cuda" if job["device"] == "cuda" else "cpu"
     stock, patch = (Path(job[side]) for side in ("stock", "patch"))
-    files = [safetensors.torch.load_file(path)[tensor].to(where) for path, tensor in job["captured"]]
+    captured = [safetensors.torch.load_file(path)[tensor].to(where) for path, tensor in job["captured"]]
     kept: Counter[tuple[str, str]] = Counter()
     say(events, environment=environment(job))
     masks = {name: _module(path) for name, path in (("stock", stock), ("patch", patch))}
     for number in job["blocks"]:
         kind, tokens, slices = _shape(job, number)
         generator = torch.Generator(device=where).manual_seed(job["seed"] * 2**32 + number)
-        real = files[number // len(prospect.KINDS) % len(files)] if files else None
+        real = captured[number // len(prospect.KINDS) % len(captured)] if captured else None
         drawn = prospect.draw(kind, generator, job["rows"], tokens, real)
         outputs = {name: _masked(module, drawn, slices, job["batch"]) for name, module in masks.items()}
         found = prospect.screen(drawn, outputs["stock"], outputs["patch"]).tolist()
-        files = []
+        files: list[dict[str, Any]] = []
         for row in (row for row, finding in enumerate(found) if finding >= 0):
             name = prospect.FINDINGS[found[row]]
             kept[name, kind] += 1

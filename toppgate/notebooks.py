@@ -4,13 +4,13 @@ papermill's own status is not evidence: after a killed kernel or ``sys.exit(0)``
 """
 
 import ast
+import contextlib
 import os
 import re
 import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,6 @@ import nbformat
 
 from toppgate import harness
 from toppgate.processes import Process
-
-#: Called a few times a second while a stage runs.
-Watch = Callable[[], None]
 
 #: Tags that let a cell fail, or not run, without a word.
 FORBIDDEN_TAGS = frozenset({"raises-exception", "skip-execution"})
@@ -50,13 +47,12 @@ class Failure:
         return {"stage": self.stage, "code": self.code, "detail": self.detail}
 
 
-def execute(name: str, params: Path | None, directory: Path, seconds: float, watch: Watch) -> Failure | None:
+def execute(name: str, params: Path | None, directory: Path, seconds: float) -> Failure | None:
     """Run one notebook by the documented papermill call; return why it failed, if it did.
 
     ``params`` is None for a notebook that wants nothing but the run directory.
 
-    ``watch`` is called a few times a second, to show progress.  The kernel and everything that it started are gone
-    when this returns.  A cell may take as long as the whole stage.
+    The kernel and everything that it started are gone when this returns.  A cell may take as long as the whole stage.
     """
     source = harness.NOTEBOOKS / f"{name}.ipynb"
     command = [sys.executable, "-m", "papermill", str(source), str(directory / f"{name}.ipynb"), "-k", "python3"]
@@ -66,17 +62,12 @@ def execute(name: str, params: Path | None, directory: Path, seconds: float, wat
     log = directory / "scratch" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     process = Process(command, environment, log, subprocess.DEVNULL)
-    deadline = time.monotonic() + seconds + 5
     try:
-        while process.child.poll() is None and time.monotonic() < deadline:
-            try:
-                process.child.wait(timeout=0.2)
-            except subprocess.TimeoutExpired:
-                watch()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.child.wait(timeout=seconds + 5)
     finally:
         late = process.child.poll() is None
         ending = process.end(grace=0)
-        watch()
     where = _reached(directory / f"{name}.ipynb")
     if late:
         return Failure(name, "timeout", f"the stage was killed after {int(seconds)} s{where}")

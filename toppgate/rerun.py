@@ -7,6 +7,8 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +16,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from toppgate import host, inputs, outputs, processes
+from toppgate import host, inputs, outputs, processes, source
 from toppgate.errors import RunError
 from toppgate.fp32 import Float32
 from toppgate.gate import Output
@@ -45,13 +47,12 @@ class Kernel:
 
     def __init__(self, name: str, text: bytes, provided: host.Host) -> None:
         self.name = name
+        self.plan = source.plan(text)
         self._scratch = tempfile.TemporaryDirectory(prefix="toppgate-")
         self._directory = Path(self._scratch.name)
-        source, job = self._directory / "topk_topp_triton.py", self._directory / "job.json"
-        source.write_bytes(text)
-        job.write_text(
-            json.dumps({"source": str(source), "host": None if provided.path is None else str(provided.path)})
-        )
+        file, job = self._directory / "topk_topp_triton.py", self._directory / "job.json"
+        file.write_bytes(text)
+        job.write_text(json.dumps({"source": str(file), "host": None if provided.path is None else str(provided.path)}))
         environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
         environment["TRITON_CACHE_DIR"] = str(self._directory / "triton")
         log = self._directory / "stderr.txt"
@@ -102,3 +103,10 @@ class Kernel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def started(texts: Mapping[str, bytes], provided: host.Host) -> Iterator[dict[str, Kernel]]:
+    """Start kernels by name, and end them all."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(Kernel(name, text, provided)) for name, text in texts.items()}

@@ -10,7 +10,7 @@ import numpy as np
 from toppgate import codes, evidence, gate, host, oracle, params, published, show, source
 from toppgate.errors import RunError
 from toppgate.fp32 import Float32
-from toppgate.gate import Boundary, Judged, Output
+from toppgate.gate import Output
 from toppgate.schema import Case, Params
 
 
@@ -63,15 +63,6 @@ class Row:
         if count is None:
             raise RunError(f"{self.name}: {side} has no split plan, so its search cannot be replayed")
         return int(count)
-
-    def judge(self, logits: Float32, outputs: Mapping[str, Output]) -> Judged:
-        """Judge other logits, in place of this row's, by the rules of its role, whatever the probe declares."""
-        reference = oracle.reference(logits, self.p)
-        token = self.case.tokens()[self.number]
-        if self.case.roles()[self.number] == "forced" and token is not None:
-            return gate.judge_forced(logits, token, stock=outputs["stock"], patch=outputs["patch"])
-        boundary = Boundary(reference.order, reference.count, reference.certified)
-        return gate.judge_ordinary(logits, boundary, stock=outputs["stock"], patch=outputs["patch"])
 
 
 def find(directory: Path, case: str, number: int) -> Row:

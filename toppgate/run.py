@@ -1,11 +1,9 @@
 """``toppgate run``: everything before the first stage, the three stages, then seal (contract, section 2)."""
 
-import contextlib
 import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -100,34 +98,15 @@ def _stages(path: Path, directory: Path, checked: Params, *, show: bool) -> Iter
     relative = Path(os.path.relpath(directory))
     seconds = checked.limits.total_seconds + OVERHEAD_SECONDS
     began = time.monotonic()
-    with _watching(show=show) as watch:
+    with progress.told(_show if show else str):
         for name in harness.STAGES:
             left = seconds - (time.monotonic() - began)
-            failure = notebooks.execute(name, path, relative, left, watch) or notebooks.acceptance(name, relative)
+            failure = notebooks.execute(name, path, relative, left) or notebooks.acceptance(name, relative)
             if failure is not None:
                 yield failure
                 return
 
 
-@contextlib.contextmanager
-def _watching(*, show: bool) -> Iterator[notebooks.Watch]:
-    """Give the stages a file to report to, and a function that shows what is new in it."""
-    with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
-        file = Path(scratch) / "progress"
-        file.touch()
-        before = os.environ.get(progress.VARIABLE)
-        os.environ[progress.VARIABLE] = str(file)
-        try:
-            with file.open(encoding="utf-8") as lines:
-                yield lambda: _show(lines, show=show)
-        finally:
-            os.environ.pop(progress.VARIABLE)
-            if before is not None:
-                os.environ[progress.VARIABLE] = before
-
-
-def _show(lines: Iterator[str], *, show: bool) -> None:
-    for line in lines:
-        if show:
-            sys.stderr.write(line)
-            sys.stderr.flush()
+def _show(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

@@ -13,17 +13,14 @@ emulation, and what comes of each step is run on the kernels themselves; a step 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import product
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toppgate import codes, emulate, gate, oracle, source, trace
-from toppgate import row as rows
+from toppgate import codes, emulate, gate, oracle, trace
 from toppgate.errors import RunError
 from toppgate.fp32 import Float32
 from toppgate.gate import Boundary, Output
@@ -100,37 +97,52 @@ class _Seen:
 _See = Callable[[str, Float32], _Seen | None]
 
 
+@dataclass(frozen=True, eq=False)
+class Stopped:
+    """An ordinary row that stops, and the kernels at hand.
+
+    Attributes
+    ----------
+    name, code
+        The row in words, and its stop code.
+    side, slices
+        The kernel that is to blame, ``stock`` or ``patch``, and in how many slices it cuts the row.
+    logits, p
+        float32 [V] and fp32.
+    """
+
+    name: str
+    code: str
+    side: str
+    slices: int
+    logits: Float32 = field(repr=False)
+    p: np.float32
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Take a row of a run.  Raises ``RunError`` where it is not an ordinary row that stopped."""
+        if row.code in (codes.PASS, *codes.EVIDENCE) or row.case.roles()[row.number] == "forced":
+            raise RunError(f"{row.name}: is not exported: only an ordinary row that stopped is")
+        side = row.side
+        return cls(row.name, row.code, side, row.slices(side), row.logits, row.p)
+
+
 class Bench:
-    """A row's kernels, ready to run other logits in its place; a context manager, since each is a process.
+    """A row and its kernels, started by name, stock and patch among them: ready to run other logits in its place.
 
     ``subject`` names the kernel that is to blame, ``slices`` says in how many it cuts the row.
     """
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Stopped, kernels: Mapping[str, Kernel]) -> None:
         self._row = row
         self.subject = row.side
-        self.slices = row.slices(row.side)
-        texts = rows.texts(row.params)
-        self._plans = {name: source.plan(text) for name, text in texts.items()}
+        self.slices = row.slices
+        self._kernels = kernels
         self._models: dict[str, tuple[Rule, Layout]] = {}
-        with ExitStack() as stack:
-            provided = rows.provided(row.params)
-            self._kernels = {name: stack.enter_context(Kernel(name, text, provided)) for name, text in texts.items()}
-            self._stack = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def alone(self) -> Examined:
         """Examine the row as it is, and learn how each kernel masks.  Raises ``RunError`` where it stops otherwise."""
         row = self._row
-        if row.code in (codes.PASS, *codes.EVIDENCE) or row.case.roles()[row.number] == "forced":
-            raise RunError(f"{row.name}: is not exported: only an ordinary row that stopped is")
         found = self.examine(row.logits)
         if found is None or found.fault.code != row.code:
             gives = "nothing" if found is None else found.fault.code
@@ -159,13 +171,12 @@ class Bench:
         outputs = {name: other.output for name, other in {**others, self.subject: seen}.items() if other is not None}
         if not {"stock", "patch"} <= outputs.keys():
             return None
-        code = self._row.judge(logits, outputs).code
         boundary = Boundary(reference.order, reference.count, reference.certified)
-        passing = frozenset(
-            name
+        given = {
+            name: gate.judge_ordinary(logits, boundary, stock=outputs["stock"], patch=output).code
             for name, output in outputs.items()
-            if gate.judge_ordinary(logits, boundary, stock=outputs["stock"], patch=output).code == codes.PASS
-        )
+        }
+        passing = frozenset(name for name, code in given.items() if code == codes.PASS)
         return Examined(
             logits,
             seen.layout.mask_block,
@@ -173,7 +184,7 @@ class Bench:
             outputs,
             seen.trace,
             explained,
-            replace(fault, code=code),
+            replace(fault, code=given["patch"]),
             passing,
         )
 
@@ -189,7 +200,7 @@ class Bench:
 
     def _emulate(self, name: str, logits: Float32) -> _Seen | None:
         """Say what the kernel would make of logits, by its own split plan and the rule that was learned."""
-        plan, model = self._plans[name], self._models.get(name)
+        plan, model = self._kernels[name].plan, self._models.get(name)
         if plan is None or model is None:
             return None
         rule, layout = model[0], replace(model[1], slices=plan(1, logits.size, self.slices))

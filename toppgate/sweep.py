@@ -265,7 +265,7 @@ def _write(directory: Path, checked: Ladder, record: Record) -> None:
     (directory / f"{NAME}.yml").write_bytes(ladder.dump(checked))
     (directory / f"{NAME}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     relative = Path(os.path.relpath(directory))
-    failure = notebooks.execute(NAME, None, relative, PAGE_SECONDS, lambda: None)
+    failure = notebooks.execute(NAME, None, relative, PAGE_SECONDS)
     failure = failure or notebooks.acceptance(NAME, relative)
     if failure is not None:
         raise RunError(f"{NAME}.ipynb: {failure.detail}")
