@@ -42,7 +42,7 @@ $(VENV)/base.stamp: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/base.stamp
-	$(PIP) --no-build-isolation --editable '.[kernel,exact,fast,sign,transformers,dask,dev]'
+	$(PIP) --no-build-isolation --editable '.[kernel,exact,fast,sign,transformers,dask,ray,dev]'
 	touch $@
 
 environment.yml: pyproject.toml $(VENV)/dev.stamp
@@ -54,7 +54,7 @@ lock:
 	fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	$(PYTHON) -m venv $$fresh; \
 	$$fresh/bin/python -m pip install -qq 'setuptools>=80'; \
-	$$fresh/bin/python -m pip install -qq --no-build-isolation --editable '.[kernel,exact,fast,sign,transformers,dask,lab,dev]'; \
+	$$fresh/bin/python -m pip install -qq --no-build-isolation --editable '.[kernel,exact,fast,sign,transformers,dask,ray,lab,dev]'; \
 	{ sed -n '/^#/p' constraints.txt; \
 	  $$fresh/bin/python -m pip freeze --all --exclude pip --exclude-editable | sed 's/+.*//'; } >$$fresh/lock; \
 	cp $$fresh/lock constraints.txt

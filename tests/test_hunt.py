@@ -1,9 +1,6 @@
-"""The hunt: its screen against the gate's own rules, the rows that it writes, and the engines that share the work."""
+"""The hunt: its screen against the gate's own rules, and the rows that it writes."""
 
-import importlib.util
 import json
-import math
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +17,6 @@ from numpy.typing import NDArray
 from toppgate import (
     cli,
     codes,
-    engines,
     freeze,
     gate,
     hunt,
@@ -33,7 +29,7 @@ from toppgate import (
     suspect,
     trophies,
 )
-from toppgate.errors import ParamsError, RunError
+from toppgate.errors import ParamsError
 from toppgate.mutate import Mutant
 from toppgate.schema import Case
 from toppgate.smaller import Trophy
@@ -270,32 +266,3 @@ def test_the_first_rows_do_not_depend_on_how_the_work_was_shared() -> None:
     together = hunt.Share((), tuple(each))
     apart = [hunt.Share((), tuple(each[:2])), hunt.Share((), tuple(each[2:]))]
     assert [s.at for s in hunt._first([together])] == [s.at for s in hunt._first(apart)] == [1, 2, 4, 7]
-
-
-# ---------------------------------------------------------------------------------------------- engines
-
-
-@pytest.mark.parametrize(("name", "workers"), [("loky", 1), ("loky", 2), ("dask", 2)])
-@pytest.mark.filterwarnings("default")  # what a cluster warns of as it ends is not ours
-def test_an_engine_changes_nothing_but_where(name: str, workers: int) -> None:
-    """Results come in the order of the jobs, whatever runs them."""
-    if importlib.util.find_spec(engines.NEEDS[name]) is None:
-        pytest.skip(f"needs the extra {name}")
-    assert engines.each(math.factorial, range(5), name, workers) == [1, 1, 2, 6, 24]
-
-
-def test_a_lost_worker_is_said() -> None:
-    """A worker that dies with its job ends in one line, not in silence."""
-    with pytest.raises(RunError, match="a worker of loky was lost"):
-        engines.each(os._exit, [1, 1], "loky", 2)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("cobalt", "expected one of loky, dask"), ("dask", "needs the extra dask, which is not installed")],
-)
-def test_an_engine_that_is_not_there_is_named(name: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that is none, and a library that is missing."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(RunError, match=said):
-        engines.check(name)

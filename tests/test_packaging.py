@@ -30,12 +30,12 @@ BASE = [Requirement(line) for line in PROJECT["project"]["dependencies"]]
 UNLOCKED = "vllm"
 #: The modules that need an extra; no other module imports what one brings.
 CHILDREN = ("worker", "kernels", "timing", "searching", "hunting", "prospect", "workspace", "reproduce")
-EXTRA_OF = dict.fromkeys(CHILDREN, "kernel") | {
-    "engines": "dask",
-    "real": "exact",
-    "compiled": "fast",
-    "signing": "sign",
-    "picker": "lab",
+EXTRAS_OF = dict.fromkeys(CHILDREN, ("kernel",)) | {
+    "engines": ("dask", "ray"),
+    "real": ("exact",),
+    "compiled": ("fast",),
+    "signing": ("sign",),
+    "picker": ("lab",),
 }
 LOCKED_EXTRAS = [Requirement(line) for extra, lines in EXTRAS.items() if extra != UNLOCKED for line in lines]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -100,11 +100,11 @@ def _foreign(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", sorted((ROOT / "toppgate").glob("*.py")), ids=lambda path: path.stem)
 def test_every_import_is_declared(path: Path) -> None:
     """A library that a module imports is a declared dependency, not one that happens to come with another."""
-    extra = EXTRA_OF.get(path.stem)
-    wanted = [*BASE, *map(Requirement, EXTRAS[extra] if extra else [])]
+    extras = EXTRAS_OF.get(path.stem, ())
+    wanted = [*BASE, *(Requirement(line) for extra in extras for line in EXTRAS[extra])]
     # vLLM's files are put on the worker's path by the host, installed or not.
     declared = {canonicalize_name(requirement.name) for requirement in wanted} | (
-        {"vllm"} if extra == "kernel" else set()
+        {"vllm"} if "kernel" in extras else set()
     )
     # pydantic pins its own core, and has no other name for the type of an error's details.
     homes = {"vllm": ["vllm"], **metadata.packages_distributions(), "pydantic_core": ["pydantic"]}

@@ -284,8 +284,8 @@ def bisect(params: Path, out: Path | None, as_json: bool) -> None:
 @click.option("--rows", type=click.IntRange(min=1), default=1000, show_default=True, help="How many rows, at least.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=1, show_default=True, help="Which rows.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where rows and record go; default reports/<stem>-hunt.")
-@click.option("--engine", default="loky", show_default=True, help="loky or dask.")
-@click.option("--address", help="A running dask cluster; else workers are started here.")
+@click.option("--engine", default="loky", show_default=True, help="loky, dask or ray.")
+@click.option("--address", help="A running cluster of dask or ray, HOST:PORT; else workers are started here.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; default one a core, or one a GPU.")
 @_json
 def hunt(params: Path, as_json: bool, **how: Any) -> None:
