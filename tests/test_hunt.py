@@ -29,7 +29,7 @@ from toppgate import (
     suspect,
     trophies,
 )
-from toppgate.errors import ParamsError
+from toppgate.errors import ParamsError, RunError
 from toppgate.mutate import Mutant
 from toppgate.schema import Case
 from toppgate.smaller import Trophy
@@ -256,6 +256,62 @@ def test_what_is_written_is_frozen_and_stops_again(hunted: tuple[Path, Result]) 
     sizes = {case.id: case.shape[1] for case in checked.cases if case.shape is not None}
     assert sizes == {line["case"]: line["tokens"] for line in written if line["again"] == line["code"]}
     assert any(re.search(r"distinct logits \d\d to [2-8]$", line["how"]) for line in written)
+
+
+#: Put behind the patch: on a launch with a row whose logits never fall, it does what no kernel may.
+BREAKS = """
+_whole = _apply_topp_split
+def _apply_topp_split(logits, k, p, mask_value, num_sm):
+    if bool((logits.diff(dim=1) >= 0).all(dim=1).any()):
+        {deed}
+    _whole(logits, k, p, mask_value, num_sm)
+"""
+
+
+@pytest.mark.parametrize(
+    ("deed", "problem"),
+    [
+        ("while True: pass", "nothing came of it in 6 s"),
+        ("raise RuntimeError('not this row')", "exit status 1: RuntimeError: not this row"),
+    ],
+)
+def test_a_row_that_breaks_a_kernel_is_found(deed: str, problem: str) -> None:
+    """The block is narrowed down to the first such row and side; the blocks behind it are screened all the same."""
+    text = pipeline.text(pipeline.PATCH)
+    job = hunt.Job(
+        device="interpreter",
+        number=0,
+        blocks=(0, 5, 6),
+        rows=4,
+        batch=2,
+        shapes=((40, 1),),
+        seed=1,
+        stock=text.encode(),
+        patch=f"{text}\n{BREAKS.format(deed=deed)}".encode(),
+        host=pipeline.HOST,
+        captured=(),
+        silence=6.0,
+    )
+    found = hunt.share(job)
+    kinds = [kind for kind in prospect.KINDS if kind != "captured"]
+    assert [(block["block"], block["kind"]) for block in found.blocks] == [(0, kinds[0]), (6, kinds[6])]
+    (broken,) = found.broken
+    assert (broken["block"], broken["side"], broken["row"], broken["kind"]) == (5, "patch", 0, "long tail")
+    assert broken["problem"].startswith(problem)
+    assert found.problem is None
+    held = safetensors.numpy.load(broken["tensors"])
+    assert (np.diff(held["logits"][0]) >= 0).all()
+    line = hunt._named(broken, 4)
+    assert (line["after"], line["file"]) == (21, "broken-20.safetensors")
+    json.dumps(line)
+
+
+def test_a_kernel_that_cannot_start_is_said_at_once(tmp_path: Path) -> None:
+    """It is not tried block by block."""
+    wrong = pipeline.kernel(tmp_path / "wrong.py", pipeline.PATCH, behind="raise RuntimeError('no kernel today')")
+    path = pipeline.freeze_draft(tmp_path / "p.yml", pipeline.draft(pipeline.control(), patch=wrong))
+    with pytest.raises(RunError, match="nothing was hunted: exit status 1: RuntimeError: no kernel today"):
+        hunt.hunt(path, tmp_path / "out", 64, 1, workers=1)
 
 
 def test_the_first_rows_do_not_depend_on_how_the_work_was_shared() -> None:

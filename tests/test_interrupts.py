@@ -104,3 +104,16 @@ def test_an_interrupted_run_says_so(tiny: Path, tmp_path: Path, number: signal.S
         _, said = run.communicate(timeout=PATIENCE)
     assert (run.returncode, said.strip()) == (2, "toppgate: interrupted; nothing was left that counts as a run")
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_killed_hunt_leaves_no_process(tmp_path: Path) -> None:
+    """The engine's processes notice that the hunt is gone, though nobody told them, and end with what they started."""
+    mine = f"TOPPGATE_TEST_{uuid.uuid4().hex}"
+    path = pipeline.freeze_draft(tmp_path / "p.yml", pipeline.draft(pipeline.control()))
+    command = [sys.executable, "-m", "toppgate", "hunt", str(path), "--rows", "100000", "--workers", "2"]
+    with subprocess.Popen([*command, "--out", str(tmp_path / "out")], env=pipeline.environment(mark=mine)) as hunt:
+        while sum("toppgate.hunting" in " ".join(each.cmdline()) for each in pipeline.living(mine)) < 2:
+            assert hunt.poll() is None
+        hunt.kill()
+    _, left = psutil.wait_procs(pipeline.living(mine), timeout=PATIENCE)
+    assert left == []

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -51,8 +52,15 @@ ROWS: Final = {"interpreter": (16, 16), "cuda": (1024, 64)}
 #: Rows kept of each finding and kind.
 MOST: Final = 4
 
-#: Seconds without a block, compiling included, after which a process counts as hanging.
-SILENCE: Final = 600
+#: Seconds without a block after which a process counts as hanging: with the first one all is imported and compiled.
+FIRST: Final = 600.0
+SILENCE: Final = {"interpreter": 600.0, "cuda": 60.0}
+
+#: Seconds between two looks at whether somebody still waits for what is hunted.
+ORPHANED: Final = 2.0
+
+#: Blocks that may break one process after the other before what is left of a share is given up.
+BROKEN: Final = 8
 
 #: Seconds between two lines of a process for whoever watches.
 PAUSE: Final = 5.0
@@ -73,15 +81,21 @@ class Job:
     patch: bytes
     host: Mapping[str, Any]
     captured: tuple[tuple[str, str], ...]
+    silence: float
+    narrow: bool = False
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a process brought back: events of blocks, the suspects' tensors, and why it ended early, if it did."""
+    """What came of one share: events of blocks, the suspects' tensors, and the blocks that broke a process.
+
+    ``problem`` says why blocks are missing, neither screened nor among ``broken``; None where none is.
+    """
 
     blocks: tuple[Mapping[str, Any], ...]
     suspects: tuple[Mapping[str, Any], ...] = field(repr=False)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    broken: tuple[Mapping[str, Any], ...] = ()
     problem: str | None = None
 
 
@@ -121,13 +135,12 @@ def hunt(
     each = partial(engines.each, name=engine, address=address)
     with progress.told(told):
         shares = each(share, jobs, workers=len(jobs))
-        lost = [_left(job, one) for job, one in zip(jobs, shares, strict=True) if len(one.blocks) < len(job.blocks)]
-        shares += each(share, lost, workers=len(lost)) if lost else []
-        if not any(one.blocks for one in shares):
+        if not any(one.blocks or one.broken for one in shares):
             raise RunError(f"nothing was hunted: {shares[0].problem}")
         seconds = {"screened": time.monotonic() - began}
         suspects = [judged(suspect) for suspect in _first(shares)]
         record = _record(checked, seed, rows, shares, suspects)
+        record["broken"] = [_named(each, jobs[0].rows) for each in _broken(shares)]
         chosen = trophies.chosen(suspects)
         told(f"screened {record['rows']} rows in {seconds['screened']:.0f} s; making {len(chosen)} rows smaller")
         job = smaller.Job((), texts, jobs[0].host, smaller.SECONDS)
@@ -136,7 +149,10 @@ def hunt(
         record["written"], file = trophies.written(checked, small, seed, Path(scratch))
         seconds["in all"] = time.monotonic() - began
         record["seconds"] = {name: round(value, 1) for name, value in seconds.items()}
-        _write(target, record, file)
+        tensors = {
+            line["file"]: found["tensors"] for line, found in zip(record["broken"], _broken(shares), strict=True)
+        }
+        _write(target, record, {"rows.yml": file, **tensors})
     return target, record
 
 
@@ -169,9 +185,11 @@ def _jobs(checked: Params, texts: Mapping[str, bytes], rows: int, seed: int, wor
             batch=batch,
             shapes=SHAPES[checked.device],
             seed=seed,
-            **texts,
+            stock=texts["stock"],
+            patch=texts["patch"],
             host=spec,
             captured=captured,
+            silence=SILENCE[checked.device],
         )
 
 
@@ -179,21 +197,47 @@ def _resolve(checked: Params, side: str) -> Source:
     return source.resolve(getattr(checked, side).model_dump(mode="json", exclude_unset=True), published.cache())
 
 
-def _left(job: Job, one: Share) -> Job:
-    """Return a lost process's job without the blocks that it brought back: it is done once more."""
-    return replace(job, blocks=job.blocks[len(one.blocks) :])
-
-
 # ---------------------------------------------------------------------------------------------- one process
 
 
+class OrphanedError(Exception):
+    """Nobody waits for what is done here."""
+
+
 def share(job: Job) -> Share:
-    """Do one process's share.  Side effects: a process, and a temporary directory while it runs."""
+    """Do one process's share; a block that breaks its process is narrowed down to a row, and the next one follows.
+
+    Side effects: processes one after the other, each with a temporary directory; where the process that asked is
+    killed, this one ends.
+    """
+    try:
+        return _share(job)
+    except OrphanedError:
+        os._exit(1)  # an engine's process would keep an exception for whoever asked, and wait for more work
+
+
+def _share(job: Job) -> Share:
+    done, left, broken = Share((), ()), job.blocks, list[Mapping[str, Any]]()
+    while left:
+        one = _followed(replace(job, blocks=left))
+        done = Share(done.blocks + one.blocks, done.suspects + one.suspects, done.environment or one.environment)
+        left = left[len(one.blocks) :]
+        if left and (not one.environment or len(broken) == BROKEN):
+            return replace(done, broken=tuple(broken), problem=one.problem or "it ended before its blocks did")
+        if left:
+            broken.append(_narrowed(job, left[0], one.problem or "it ended without a word"))
+            left = left[1:]
+    return replace(done, broken=tuple(broken))
+
+
+@contextmanager
+def _process(job: Job) -> Iterator[Worker]:
+    """Start a hunting process, and end it."""
     provided = host.provide(dict(job.host), published.cache())
     with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
         home = Path(scratch)
         content = {
-            **{key: getattr(job, key) for key in ("device", "blocks", "rows", "batch", "shapes", "seed")},
+            **{key: getattr(job, key) for key in ("device", "blocks", "rows", "batch", "shapes", "seed", "narrow")},
             "most": MOST,
             "captured": job.captured,
             "host": None if provided.path is None else str(provided.path),
@@ -207,27 +251,82 @@ def share(job: Job) -> Share:
         environment = execute.environment(job.device, home / "triton")
         if job.device == "cuda" and "CUDA_VISIBLE_DEVICES" not in os.environ:
             environment["CUDA_VISIBLE_DEVICES"] = str(job.number % _workers(job.device))
-        return _followed(job, Worker("toppgate.hunting", home / "job.json", environment, home / "stderr.txt"))
+        worker = Worker("toppgate.hunting", home / "job.json", environment, home / "stderr.txt")
+        try:
+            yield worker
+        finally:
+            worker.kill()
 
 
-def _followed(job: Job, worker: Worker) -> Share:
+def _events(job: Job, worker: Worker) -> Iterator[dict[str, Any]]:
+    """Yield a process's events; the last one says how it ended, where that was not well: ``problem``."""
+    begun, parent = False, os.getppid()
+    while True:
+        patience = job.silence if begun else FIRST
+        try:
+            event = _event(worker, patience, parent)
+        except TimeoutError:
+            yield {"problem": f"nothing came of it in {patience:.0f} s"}
+            return
+        if event is None:
+            ending = worker.end(grace=5)
+            if ending is not None:
+                yield {"problem": ending}
+            return
+        begun = begun or "environment" not in event
+        yield event
+
+
+def _event(worker: Worker, patience: float, parent: int) -> dict[str, Any] | None:
+    """Return the next event, or None at the end.
+
+    Raises ``TimeoutError``, and ``OrphanedError`` where this process's own parent is gone: an engine's processes
+    outlive a hunt that is killed, and would go on for nobody.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return worker.event(min(deadline, time.monotonic() + ORPHANED))
+        except TimeoutError:
+            if os.getppid() != parent:
+                raise OrphanedError from None
+            if time.monotonic() >= deadline:
+                raise
+
+
+def _followed(job: Job) -> Share:
     blocks, suspects, environment, problem = [], [], {}, None
     told = time.monotonic()
-    try:
-        while (event := worker.event(time.monotonic() + SILENCE)) is not None:
+    with _process(job) as worker:
+        for event in _events(job, worker):
             if "environment" in event:
                 environment = event["environment"]
+            elif "problem" in event:
+                problem = event["problem"]
             else:
                 suspects += [_read(event, file) for file in event.pop("files")]
                 blocks.append(event)
                 if time.monotonic() > told + PAUSE:
                     told = time.monotonic()
                     progress.say(f"process {job.number}: {len(blocks)} of {len(job.blocks)} blocks of {job.rows} rows")
-    except TimeoutError:
-        problem = f"no block in {SILENCE} s"
-    finally:
-        ending = worker.end(grace=5)
-    return Share(tuple(blocks), tuple(suspects), environment, problem or ending)
+    return Share(tuple(blocks), tuple(suspects), environment, problem=problem)
+
+
+def _narrowed(job: Job, number: int, problem: str) -> dict[str, Any]:
+    """Try a block's rows alone, one after the other; return which row of which side breaks the process as well.
+
+    ``row`` is None where none does alone.
+    """
+    progress.say(f"process {job.number}: block {number} broke it: {problem}")
+    found: dict[str, Any] = {"block": number, "problem": problem, "side": None, "row": None, "tensors": None}
+    trying: dict[str, Any] = {}
+    with _process(replace(job, blocks=(number,), narrow=True)) as worker:
+        for event in _events(job, worker):
+            if "problem" in event and "row" in trying:
+                found |= {"problem": event["problem"], "side": trying["side"], "row": trying["row"]}
+                found["tensors"] = Path(trying["file"]).read_bytes()
+            trying |= event
+    return found | {key: trying[key] for key in ("kind", "tokens", "slices") if key in trying}
 
 
 def _read(block: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,13 +403,26 @@ def _first_shown(name: str, suspects: Sequence[Suspect], rows: int) -> dict[str,
     return {"what": what, **found, "rows": rows}
 
 
-def _write(target: Path, record: Record, file: bytes | None) -> None:
-    """Write the record, and the params file if there is one, into a directory that appears whole."""
+def _broken(shares: Sequence[Share]) -> list[Mapping[str, Any]]:
+    return sorted((each for one in shares for each in one.broken), key=lambda each: int(each["block"]))
+
+
+def _named(found: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """Return what the record says of a block that broke its process; ``after`` counts up to the row, or the block."""
+    alone = found["row"] is not None
+    at = found["block"] * rows + (found["row"] if alone else 0)
+    named = {key: value for key, value in found.items() if key != "tensors"}
+    return {**named, "after": at + 1, "file": f"broken-{at}.safetensors" if alone else None}
+
+
+def _write(target: Path, record: Record, files: Mapping[str | None, bytes | None]) -> None:
+    """Write the record, and what files there are, into a directory that appears whole."""
     partial = runner.partial_of(target)
     try:
         (partial / "hunt.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        if file is not None:
-            (partial / "rows.yml").write_bytes(file)
+        for name, data in files.items():
+            if name is not None and data is not None:
+                (partial / name).write_bytes(data)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -324,7 +436,9 @@ def lines(record: Record) -> Iterator[str]:
     if record["rows"] < record["asked"]:
         yield f"lost        {record['asked'] - record['rows']} of the {record['asked']} rows that were asked for"
     for problem in record["lost"]:
-        yield f"lost        a process ended badly: {problem}; blocks that it had not done were tried once more"
+        yield f"lost        a process ended badly: {problem}; blocks that it had not done were not screened"
+    for found in record["broken"]:
+        yield f"broken      {_blamed(found)}: {found['problem']}"
     for found in record["findings"]:
         said = f"{found['rows']} rows, the first after {found['first']}"
         yield f"finding     {found['finding']}: {said}: {_listed(found['kinds'])}"
@@ -340,6 +454,12 @@ def lines(record: Record) -> Iterator[str]:
         yield f"row         {line['case']}, {line['kind']}: {line['cause']}: {_kept(line)}"
         yield f"            {line['how']}"
     yield f"in all      {seconds['in all']:.0f} s"
+
+
+def _blamed(found: Mapping[str, Any]) -> str:
+    if found["row"] is None:
+        return f"block {found['block']} broke its process, no row of it alone"
+    return f"{found['side']} on row {found['after']}, {found['kind']}, alone, in {found['file']}"
 
 
 def _kept(line: Mapping[str, Any]) -> str:

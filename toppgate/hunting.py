@@ -2,14 +2,15 @@
 
 Started as ``python -P -m toppgate.hunting JOB``.  Both texts are called as the split path calls them, with the compute
 units that give a launch its slices, on CUDA as well: a hunt is no evidence of dispatch.  One JSON event a block goes to
-standard output; of each finding and kind the first few rows, with both masks, go to files.
+standard output; of each finding and kind the first few rows, with both masks, go to files.  Of a block that broke such
+a process, another one is told to launch the rows alone, and says before each which one it is.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import safetensors.torch
 import torch
@@ -30,13 +31,17 @@ def main(job_path: str) -> None:
     stock, patch = (Path(job[side]) for side in ("stock", "patch"))
     captured = [safetensors.torch.load_file(path)[tensor].to(where) for path, tensor in job["captured"]]
     kept: Counter[tuple[str, str]] = Counter()
-    say(events, environment=environment(job))
     masks = {name: _module(path) for name, path in (("stock", stock), ("patch", patch))}
+    say(events, environment=environment(job))
     for number in job["blocks"]:
         kind, tokens, slices = _shape(job, number)
         generator = torch.Generator(device=where).manual_seed(job["seed"] * 2**32 + number)
         real = captured[number // len(prospect.KINDS) % len(captured)] if captured else None
         drawn = prospect.draw(kind, generator, job["rows"], tokens, real)
+        shape = {"kind": kind, "tokens": tokens, "slices": slices}
+        if job["narrow"]:
+            _alone(events, job, drawn, masks, shape)
+            continue
         outputs = {name: _masked(module, drawn, slices, job["batch"]) for name, module in masks.items()}
         found = prospect.screen(drawn, outputs["stock"], outputs["patch"]).tolist()
         files: list[dict[str, Any]] = []
@@ -48,8 +53,21 @@ def main(job_path: str) -> None:
                 _save(path, row, drawn, outputs)
                 files.append({"row": row, "finding": name, "file": str(path)})
         counts = Counter(prospect.FINDINGS[finding] for finding in found if finding >= 0)
-        shape = {"kind": kind, "tokens": tokens, "slices": slices, "rows": job["rows"]}
-        say(events, block=number, **shape, findings=counts, files=files)
+        say(events, block=number, **shape, rows=job["rows"], findings=counts, files=files)
+
+
+def _alone(events: TextIO, job: dict[str, Any], drawn: Drawn, masks: dict[str, Any], shape: dict[str, Any]) -> None:
+    """Launch each row alone, as often as a launch has rows, and say first which one, and where it lies in a file."""
+    path = Path(job["scratch"]) / "alone.safetensors"
+    for side, module in masks.items():
+        for row in range(len(drawn.logits)):
+            _save(path, row, drawn, {})
+            say(events, side=side, row=row, file=str(path), **shape)
+            logits = drawn.logits[row : row + 1].repeat(job["batch"], 1)
+            p = drawn.p[row : row + 1].repeat(job["batch"])
+            module._apply_topp_split(logits, None, p, float("-inf"), shape["slices"] * job["batch"])
+            if logits.is_cuda:
+                torch.cuda.synchronize()
 
 
 def _shape(job: dict[str, Any], number: int) -> tuple[str, int, int]:
