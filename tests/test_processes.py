@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from toppgate import progress
 from toppgate.processes import Worker
 
 Start = Callable[[str], Worker]
@@ -167,3 +168,15 @@ def test_a_command_whose_parent_is_gone_does_not_start() -> None:
     done = subprocess.run(orphan, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "the process that started this one is gone\n"
+
+
+def test_what_processes_say_is_told_by_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line of a child, in its order, soon or at the end; and whoever watched before watches again."""
+    monkeypatch.setenv(progress.VARIABLE, "before")
+    lines: list[str] = []
+    said = "from toppgate import progress\nfor number in range(3): progress.say(f'line {number}')"
+    with progress.told(lines.append):
+        subprocess.run([sys.executable, "-c", said], check=True)
+        progress.say("mine")
+    assert lines == ["line 0", "line 1", "line 2", "mine"]
+    assert os.environ[progress.VARIABLE] == "before"

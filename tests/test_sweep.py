@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tools import compose
-from toppgate import cli, ladder, params, rungs, verify
+from toppgate import cli, fragments, ladder, params, rungs, verify
 from toppgate.errors import ParamsError, RunError
 from toppgate.schema import Ladder
 
@@ -218,3 +218,12 @@ def test_a_directory_without_a_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "ladder.json").write_text('{"schema": "toppgate/mutants/1"}')
     with pytest.raises(RunError, match="expected schema"):
         rungs.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "written"),
+    [([], ""), ([4], "4"), ([0, 1], "0, 1"), ([0, 1, 2, 3, 7, 8, 10], "0 to 3, 7, 8, 10"), ([5, 6, 7], "5 to 7")],
+)
+def test_rows_in_a_row_are_written_as_a_span(numbers: list[int], written: str) -> None:
+    """Three and more that follow each other; two are shorter as they are."""
+    assert fragments.spans(numbers) == written

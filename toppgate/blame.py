@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from toppgate import pages
-from toppgate.fragments import Record, fragment
+from toppgate.fragments import Record, fragment, spans
 
 #: What happened to a row between the two ends, in words.
 CHANGES: Final = {"fixed": "fixed", "broken": "broken", "stops": "stopped at both ends"}
@@ -56,8 +56,8 @@ def lines(record: Record) -> Iterator[str]:
 
 
 def _where(rows: list[Record]) -> str:
-    """Name rows by their cases: ``case rows 0, 3; other row 1``."""
-    cases: dict[str, list[str]] = {}
+    """Name rows by their cases: ``case rows 0 to 3; other row 1``."""
+    cases: dict[str, list[int]] = {}
     for row in rows:
-        cases.setdefault(row["case"], []).append(str(row["row"]))
-    return "; ".join(f"{case} row{'s' if len(n) > 1 else ''} {', '.join(n)}" for case, n in cases.items())
+        cases.setdefault(row["case"], []).append(row["row"])
+    return "; ".join(f"{case} row{'s' if len(n) > 1 else ''} {spans(n)}" for case, n in cases.items())

@@ -57,6 +57,15 @@ def listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
+def spans(numbers: Sequence[int]) -> str:
+    """Write rising numbers with those that follow each other together: ``0 to 3, 7, 8``."""
+    groups = [
+        [number for _, number in group] for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ]
+    written = [f"{group[0]} to {group[-1]}" if len(group) > 2 else ", ".join(map(str, group)) for group in groups]
+    return ", ".join(written)
+
+
 def plural(number: int, word: str) -> str:
     """Write a number with its noun: ``1 row``, ``1,024 rows``."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from toppgate import codes
 from toppgate.errors import RunError
-from toppgate.fragments import Record, fragment
+from toppgate.fragments import Record, fragment, spans
 
 
 def read(directory: str) -> dict[str, Any]:
@@ -116,4 +116,4 @@ def _changes(record: Record) -> Iterator[dict[str, Any]]:
             {"code": code, "first": next(group)[0]["id"]}
             for code, group in groupby(zip(lineage, story, strict=True), key=lambda item: item[1])
         ]
-        yield {"case": case, "rows": numbers, "steps": steps}
+        yield {"case": case, "rows": spans(numbers), "steps": steps}
