@@ -87,6 +87,19 @@ def test_the_h200_ladder_gives_the_rows_of_the_runs_the_same_codes(kernel: str, 
     assert all(again[row["case"], row["row"]] == (row["code"], row["kept_patch"]) for row in rows)
 
 
+def test_the_worst_regression_of_0_33_0_is_the_one_that_is_told() -> None:
+    """The largest of the ten symmetric differences and the largest mass, as reports/README.md has them."""
+    rows = [json.loads(line) for line in (ARCHIVE / "h200-0.33.0" / "rows.jsonl").read_text().splitlines()]
+    worse = [row for row in rows if row["code"] == "symmetric_difference_regression"]
+    most = max(worse, key=lambda row: row["symdiff_patch"])
+    said = (
+        f"by {most['symdiff_patch']} of {most['kept_oracle']:,} tokens against stock's {most['symdiff_stock']} at most"
+    )
+    text = (ARCHIVE.parent / "README.md").read_text(encoding="utf-8")
+    assert len(worse) == 10
+    assert f"{said} (mass {max(row['mass_patch'] for row in worse):.1e} at most" in text
+
+
 def test_the_ties_that_0_33_0_gets_wrong_on_the_h200_are_split_by_half_warps() -> None:
     """Of the lowest logit that is kept, all tokens on one half of the lanes are, and on the other half the lowest ids.
 

@@ -276,7 +276,7 @@ def _apply_topp_split(logits, k, p, mask_value, num_sm):
     ],
 )
 def test_a_row_that_breaks_a_kernel_is_found(deed: str, problem: str) -> None:
-    """The block is narrowed down to the first such row and side; the blocks behind it are screened all the same."""
+    """The block is narrowed down to such a row and side, until it is screened without them; the others are as well."""
     text = pipeline.text(pipeline.PATCH)
     job = hunt.Job(
         device="interpreter",
@@ -294,15 +294,17 @@ def test_a_row_that_breaks_a_kernel_is_found(deed: str, problem: str) -> None:
     )
     found = hunt.share(job)
     kinds = [kind for kind in prospect.KINDS if kind != "captured"]
-    assert [(block["block"], block["kind"]) for block in found.blocks] == [(0, kinds[0]), (6, kinds[6])]
-    (broken,) = found.broken
-    assert (broken["block"], broken["side"], broken["row"], broken["kind"]) == (5, "patch", 0, "long tail")
-    assert broken["problem"].startswith(problem)
+    assert [(block["block"], block["kind"]) for block in found.blocks] == [(at, kinds[at]) for at in (0, 5, 6)]
+    assert [block["rows"] for block in found.blocks] == [4, 2, 4]
+    said = [(each["block"], each["side"], each["row"], each["kind"]) for each in found.broken]
+    assert said == [(5, "patch", row, "long tail") for row in (0, 2)]
+    assert all(each["problem"].startswith(problem) for each in found.broken)
     assert found.problem is None
+    broken = found.broken[0]
     held = safetensors.numpy.load(broken["tensors"])
     assert (np.diff(held["logits"][0]) >= 0).all()
     line = hunt._named(broken, 4)
-    assert (line["after"], line["file"]) == (21, "broken-20.safetensors")
+    assert (line["at"], line["file"]) == (20, "broken-20.safetensors")
     json.dumps(line)
 
 
@@ -310,7 +312,7 @@ def test_a_kernel_that_cannot_start_is_said_at_once(tmp_path: Path) -> None:
     """It is not tried block by block."""
     wrong = pipeline.kernel(tmp_path / "wrong.py", pipeline.PATCH, behind="raise RuntimeError('no kernel today')")
     path = pipeline.freeze_draft(tmp_path / "p.yml", pipeline.draft(pipeline.control(), patch=wrong))
-    with pytest.raises(RunError, match="nothing was hunted: exit status 1: RuntimeError: no kernel today"):
+    with pytest.raises(RunError, match="nothing was hunted: patch: exit status 1: RuntimeError: no kernel today"):
         hunt.hunt(path, tmp_path / "out", 64, 1, workers=1)
 
 

@@ -281,7 +281,9 @@ def bisect(params: Path, out: Path | None, as_json: bool) -> None:
 
 @cli.command()
 @_params
-@click.option("--rows", type=click.IntRange(min=1), default=1000, show_default=True, help="How many rows, at least.")
+@click.option(
+    "--rows", type=click.IntRange(min=1, max=10**8), default=1000, show_default=True, help="How many rows, at least."
+)
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=1, show_default=True, help="Which rows.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where rows and record go; default reports/<stem>-hunt.")
 @click.option("--engine", default="loky", show_default=True, help="loky, dask or ray.")

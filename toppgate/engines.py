@@ -36,12 +36,14 @@ _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 
 
-def check(name: str) -> None:
-    """Raise ``RunError`` where an engine is not known, or its library is not installed."""
+def check(name: str, address: str | None = None) -> None:
+    """Raise ``RunError`` where an engine is not known, not installed, or has no use for an address."""
     if name not in NEEDS:
         raise RunError(f"engine: got {name!r}, expected one of {', '.join(NEEDS)}")
     if importlib.util.find_spec(NEEDS[name]) is None:
         raise RunError(f"engine: {name} needs the extra {name}, which is not installed")
+    if name == "loky" and address is not None:
+        raise RunError(f"address: got {address!r} with loky, which runs here alone; expected --engine dask or ray")
 
 
 def each(
@@ -60,7 +62,7 @@ def each(
     RunError : the engine is not there, or loses a worker and with it a job
     Exception : what a job raised
     """
-    check(name)
+    check(name, address)
     return {"loky": _loky, "dask": _dask, "ray": _ray}[name](work, jobs, workers, address)
 
 

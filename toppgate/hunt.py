@@ -52,14 +52,17 @@ ROWS: Final = {"interpreter": (16, 16), "cuda": (1024, 64)}
 #: Rows kept of each finding and kind.
 MOST: Final = 4
 
-#: Seconds without a block after which a process counts as hanging: with the first one all is imported and compiled.
-FIRST: Final = 600.0
-SILENCE: Final = {"interpreter": 600.0, "cuda": 60.0}
+#: Seconds until all is imported; and, with the first block on CUDA, compiled.
+START: Final = 600.0
+COMPILED: Final = 180.0
+
+#: A block counts as hanging when nothing came of it in so many times the frozen limit of a launch.
+LAUNCHES: Final = 2
 
 #: Seconds between two looks at whether somebody still waits for what is hunted.
 ORPHANED: Final = 2.0
 
-#: Blocks that may break one process after the other before what is left of a share is given up.
+#: Processes that may break, one after the other, before what is left of a share is given up.
 BROKEN: Final = 8
 
 #: Seconds between two lines of a process for whoever watches.
@@ -68,7 +71,10 @@ PAUSE: Final = 5.0
 
 @dataclass(frozen=True)
 class Job:
-    """One process's share of the blocks."""
+    """One process's share of the blocks: ``without`` some of their rows; ``narrow``, row by row.
+
+    ``home`` is a directory for what is temporary, where the machine has it.
+    """
 
     device: str
     number: int
@@ -82,6 +88,8 @@ class Job:
     host: Mapping[str, Any]
     captured: tuple[tuple[str, str], ...]
     silence: float
+    home: str = ""
+    without: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     narrow: bool = False
 
 
@@ -128,12 +136,13 @@ def hunt(
     checked = runner.prepare(path, target)
     if "callable" in (checked.stock.kind, checked.patch.kind):
         raise RunError(f"{path}: a Python function is not hunted; expected two kernel files")
-    engines.check(engine)
+    engines.check(engine, address)
     began = time.monotonic()
     texts = {side: _resolve(checked, side).data for side in execute.SIDES}
-    jobs = list(_jobs(checked, texts, rows, seed, workers or _workers(checked.device)))
     each = partial(engines.each, name=engine, address=address)
-    with progress.told(told):
+    with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch, progress.told(told):
+        asked = _jobs(checked, texts, rows, seed, workers or _workers(checked.device))
+        jobs = [replace(job, home=scratch) for job in asked]
         shares = each(share, jobs, workers=len(jobs))
         if not any(one.blocks or one.broken for one in shares):
             raise RunError(f"nothing was hunted: {shares[0].problem}")
@@ -145,7 +154,6 @@ def hunt(
         told(f"screened {record['rows']} rows in {seconds['screened']:.0f} s; making {len(chosen)} rows smaller")
         job = smaller.Job((), texts, jobs[0].host, smaller.SECONDS)
         small = _small(chosen, job, workers or os.cpu_count() or 1, each)
-    with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
         record["written"], file = trophies.written(checked, small, seed, Path(scratch))
         seconds["in all"] = time.monotonic() - began
         record["seconds"] = {name: round(value, 1) for name, value in seconds.items()}
@@ -189,7 +197,7 @@ def _jobs(checked: Params, texts: Mapping[str, bytes], rows: int, seed: int, wor
             patch=texts["patch"],
             host=spec,
             captured=captured,
-            silence=SILENCE[checked.device],
+            silence=float(LAUNCHES * checked.limits.launch_seconds),
         )
 
 
@@ -205,7 +213,7 @@ class OrphanedError(Exception):
 
 
 def share(job: Job) -> Share:
-    """Do one process's share; a block that breaks its process is narrowed down to a row, and the next one follows.
+    """Do one process's share; a block that breaks its process is narrowed down to a row, and done without it.
 
     Side effects: processes one after the other, each with a temporary directory; where the process that asked is
     killed, this one ends.
@@ -218,15 +226,20 @@ def share(job: Job) -> Share:
 
 def _share(job: Job) -> Share:
     done, left, broken = Share((), ()), job.blocks, list[Mapping[str, Any]]()
+    without: dict[str, tuple[int, ...]] = {}
     while left:
-        one = _followed(replace(job, blocks=left))
+        one = _followed(replace(job, blocks=left, without=without))
         done = Share(done.blocks + one.blocks, done.suspects + one.suspects, done.environment or one.environment)
         left = left[len(one.blocks) :]
         if left and (not one.environment or len(broken) == BROKEN):
             return replace(done, broken=tuple(broken), problem=one.problem or "it ended before its blocks did")
         if left:
-            broken.append(_narrowed(job, left[0], one.problem or "it ended without a word"))
-            left = left[1:]
+            found = _narrowed(replace(job, without=without), left[0], one.problem or "it ended without a word")
+            broken.append(found)
+            if found["row"] is None:
+                left = left[1:]  # no row of it alone: the block is passed over
+            else:
+                without[str(left[0])] = (*without.get(str(left[0]), ()), found["row"])
     return replace(done, broken=tuple(broken))
 
 
@@ -234,10 +247,12 @@ def _share(job: Job) -> Share:
 def _process(job: Job) -> Iterator[Worker]:
     """Start a hunting process, and end it."""
     provided = host.provide(dict(job.host), published.cache())
-    with tempfile.TemporaryDirectory(prefix="toppgate-") as scratch:
+    around = job.home if Path(job.home).is_dir() else None  # whoever asked removes it, even if this process is killed
+    with tempfile.TemporaryDirectory(prefix="toppgate-", dir=around) as scratch:
         home = Path(scratch)
+        named = ("device", "blocks", "rows", "batch", "shapes", "seed", "without", "narrow")
         content = {
-            **{key: getattr(job, key) for key in ("device", "blocks", "rows", "batch", "shapes", "seed", "narrow")},
+            **{key: getattr(job, key) for key in named},
             "most": MOST,
             "captured": job.captured,
             "host": None if provided.path is None else str(provided.path),
@@ -260,9 +275,8 @@ def _process(job: Job) -> Iterator[Worker]:
 
 def _events(job: Job, worker: Worker) -> Iterator[dict[str, Any]]:
     """Yield a process's events; the last one says how it ended, where that was not well: ``problem``."""
-    begun, parent = False, os.getppid()
+    parent, patience, loading = os.getppid(), START, None
     while True:
-        patience = job.silence if begun else FIRST
         try:
             event = _event(worker, patience, parent)
         except TimeoutError:
@@ -271,9 +285,13 @@ def _events(job: Job, worker: Worker) -> Iterator[dict[str, Any]]:
         if event is None:
             ending = worker.end(grace=5)
             if ending is not None:
-                yield {"problem": ending}
+                yield {"problem": ending if loading is None else f"{loading}: {ending}"}
             return
-        begun = begun or "environment" not in event
+        loading = event.get("loading")
+        if loading is not None:
+            continue
+        first = "environment" in event and job.device == "cuda"
+        patience = max(job.silence, COMPILED) if first else job.silence
         yield event
 
 
@@ -326,6 +344,8 @@ def _narrowed(job: Job, number: int, problem: str) -> dict[str, Any]:
                 found |= {"problem": event["problem"], "side": trying["side"], "row": trying["row"]}
                 found["tensors"] = Path(trying["file"]).read_bytes()
             trying |= event
+            if "problem" in event:
+                break
     return found | {key: trying[key] for key in ("kind", "tokens", "slices") if key in trying}
 
 
@@ -408,11 +428,11 @@ def _broken(shares: Sequence[Share]) -> list[Mapping[str, Any]]:
 
 
 def _named(found: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Return what the record says of a block that broke its process; ``after`` counts up to the row, or the block."""
+    """Return what the record says of a block that broke its process; ``at`` is the row's number in the hunt, or its."""
     alone = found["row"] is not None
     at = found["block"] * rows + (found["row"] if alone else 0)
     named = {key: value for key, value in found.items() if key != "tensors"}
-    return {**named, "after": at + 1, "file": f"broken-{at}.safetensors" if alone else None}
+    return {**named, "at": at, "file": f"broken-{at}.safetensors" if alone else None}
 
 
 def _write(target: Path, record: Record, files: Mapping[str | None, bytes | None]) -> None:
@@ -432,9 +452,9 @@ def lines(record: Record) -> Iterator[str]:
     """Yield the record as text for a terminal."""
     yield "exploratory: rows chosen because they break something; no evidence, and no controls"
     seconds = record["seconds"]
-    yield f"screened    {record['rows']} rows in {seconds['screened']:.0f} s: {_listed(record['kinds'])}"
+    yield f"screened    {record['rows']} rows in {seconds['screened']:.0f} s: {_listed(record['kinds']) or 'none'}"
     if record["rows"] < record["asked"]:
-        yield f"lost        {record['asked'] - record['rows']} of the {record['asked']} rows that were asked for"
+        yield f"missing     {record['asked'] - record['rows']} of {record['asked']} rows were not screened"
     for problem in record["lost"]:
         yield f"lost        a process ended badly: {problem}; blocks that it had not done were not screened"
     for found in record["broken"]:
@@ -458,8 +478,8 @@ def lines(record: Record) -> Iterator[str]:
 
 def _blamed(found: Mapping[str, Any]) -> str:
     if found["row"] is None:
-        return f"block {found['block']} broke its process, no row of it alone"
-    return f"{found['side']} on row {found['after']}, {found['kind']}, alone, in {found['file']}"
+        return f"block {found['block']}, from row {found['at']}, broke its process, no row of it alone; passed over"
+    return f"{found['side']} on row {found['at']}, {found['kind']}, alone; the row is in {found['file']}"
 
 
 def _kept(line: Mapping[str, Any]) -> str:

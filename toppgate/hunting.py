@@ -31,7 +31,10 @@ def main(job_path: str) -> None:
     stock, patch = (Path(job[side]) for side in ("stock", "patch"))
     captured = [safetensors.torch.load_file(path)[tensor].to(where) for path, tensor in job["captured"]]
     kept: Counter[tuple[str, str]] = Counter()
-    masks = {name: _module(path) for name, path in (("stock", stock), ("patch", patch))}
+    masks = {}
+    for name, path in (("stock", stock), ("patch", patch)):
+        say(events, loading=name)
+        masks[name] = _module(path)
     say(events, environment=environment(job))
     for number in job["blocks"]:
         kind, tokens, slices = _shape(job, number)
@@ -39,32 +42,42 @@ def main(job_path: str) -> None:
         real = captured[number // len(prospect.KINDS) % len(captured)] if captured else None
         drawn = prospect.draw(kind, generator, job["rows"], tokens, real)
         shape = {"kind": kind, "tokens": tokens, "slices": slices}
+        without = job["without"].get(str(number), [])
+        rows = [row for row in range(job["rows"]) if row not in without]
+        drawn = prospect.only(drawn, rows) if without else drawn
         if job["narrow"]:
-            _alone(events, job, drawn, masks, shape)
+            _alone(events, job, (rows, drawn), masks, shape)
             continue
         outputs = {name: _masked(module, drawn, slices, job["batch"]) for name, module in masks.items()}
         found = prospect.screen(drawn, outputs["stock"], outputs["patch"]).tolist()
         files: list[dict[str, Any]] = []
-        for row in (row for row, finding in enumerate(found) if finding >= 0):
-            name = prospect.FINDINGS[found[row]]
+        for place in (place for place, finding in enumerate(found) if finding >= 0):
+            name = prospect.FINDINGS[found[place]]
             kept[name, kind] += 1
             if kept[name, kind] <= job["most"]:
-                path = Path(job["scratch"]) / f"{number}-{row}.safetensors"
-                _save(path, row, drawn, outputs)
-                files.append({"row": row, "finding": name, "file": str(path)})
+                path = Path(job["scratch"]) / f"{number}-{rows[place]}.safetensors"
+                _save(path, place, drawn, outputs)
+                files.append({"row": rows[place], "finding": name, "file": str(path)})
         counts = Counter(prospect.FINDINGS[finding] for finding in found if finding >= 0)
-        say(events, block=number, **shape, rows=job["rows"], findings=counts, files=files)
+        say(events, block=number, **shape, rows=len(rows), findings=counts, files=files)
 
 
-def _alone(events: TextIO, job: dict[str, Any], drawn: Drawn, masks: dict[str, Any], shape: dict[str, Any]) -> None:
+def _alone(
+    events: TextIO,
+    job: dict[str, Any],
+    block: tuple[list[int], Drawn],
+    masks: dict[str, Any],
+    shape: dict[str, Any],
+) -> None:
     """Launch each row alone, as often as a launch has rows, and say first which one, and where it lies in a file."""
     path = Path(job["scratch"]) / "alone.safetensors"
+    rows, drawn = block
     for side, module in masks.items():
-        for row in range(len(drawn.logits)):
-            _save(path, row, drawn, {})
+        for place, row in enumerate(rows):
+            _save(path, place, drawn, {})
             say(events, side=side, row=row, file=str(path), **shape)
-            logits = drawn.logits[row : row + 1].repeat(job["batch"], 1)
-            p = drawn.p[row : row + 1].repeat(job["batch"])
+            logits = drawn.logits[place : place + 1].repeat(job["batch"], 1)
+            p = drawn.p[place : place + 1].repeat(job["batch"])
             module._apply_topp_split(logits, None, p, float("-inf"), shape["slices"] * job["batch"])
             if logits.is_cuda:
                 torch.cuda.synchronize()

@@ -89,6 +89,8 @@ def _rung(values: Values, each: Values) -> dict[str, Any]:
 
 def _check(values: Any, name: str) -> Ladder:
     """Return a ladder that keeps the rules of a params file with each of its kernels."""
+    if isinstance(values, dict) and "patch" in values and "kernels" not in values:
+        raise ParamsError(f"{name}: patch: got params of one run, expected a ladder; toppgate run runs them")
     try:
         ladder = Ladder.model_validate(values)
     except pydantic.ValidationError as error:

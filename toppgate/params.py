@@ -78,6 +78,8 @@ def check(values: Any, name: str) -> Params:
 
 
 def _validated(values: Any, name: str) -> Params:
+    if isinstance(values, dict) and "kernels" in values and "patch" not in values:
+        raise ParamsError(f"{name}: kernels: got a ladder, expected one patch; toppgate sweep runs a ladder")
     try:
         return Params.model_validate(values)
     except pydantic.ValidationError as error:

@@ -7,7 +7,7 @@ of p is passed over, since float64 sums cannot tell there.  It is a sieve: oracl
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import torch
@@ -62,6 +62,11 @@ def draw(kind: str, generator: Any, rows: int, tokens: int, real: Any) -> Drawn:
     ordered, order = torch.sort(logits, dim=1, descending=True, stable=True)
     sums = torch.exp(ordered.double() - ordered[:, :1].double()).cumsum(dim=1)
     return Drawn(logits, _p(generator, sums), order, ordered, sums)
+
+
+def only(drawn: Drawn, rows: list[int]) -> Drawn:
+    """Return some of the rows."""
+    return Drawn(*(getattr(drawn, field.name)[rows] for field in fields(Drawn)))
 
 
 def screen(drawn: Drawn, stock: Any, patch: Any) -> Any:
