@@ -183,3 +183,9 @@ def test_a_hunt_finds_the_same_whatever_runs_it(way: Way, first_hunt: dict[str, 
     assert first_hunt["rows"] == 4
     assert first_hunt["findings"]
     assert _hunt(tmp_path, way) == first_hunt
+
+
+def test_loky_takes_no_address() -> None:
+    """Whoever gives one means a cluster, and would not see that it was not used."""
+    with pytest.raises(RunError, match=r"^address: got '127.0.0.1:1' with loky, which runs here alone; expected"):
+        engines.each(abs, [1], "loky", 1, "127.0.0.1:1")

@@ -47,6 +47,18 @@ def test_the_real_row_shrinks_with_its_cause(shrunk: Shrunk) -> None:
     assert size["vocabulary"] == 2 * (8192 + 4 - 1) + 1
 
 
+def test_a_background_that_stops_a_row_is_cut(real: Row) -> None:
+    """One logit and 9,000 equal ones, of which the kernel keeps all: two dozen do, and no token ends elsewhere."""
+    logits = np.full(9001, -8, np.float32)
+    logits[9] = 0
+    flat = Stopped("flat", "count_bound_exceeded", "patch", 1, logits, np.float32("0.9943046"))
+    with rerun.started(row.texts(real.params), row.provided(real.params)) as kernels:
+        found = shrink(Bench(flat, kernels), seconds=600)
+    assert found.small.fault == found.whole.fault
+    assert found.small.size == {"vocabulary": 26, "tokens off background": 1, "distinct logits": 2}
+    assert (found.small.reference.count, found.small.outputs["patch"].size) == (9, 26)
+
+
 def test_the_export_shows_the_fault_without_toppgate(real: Row, shrunk: Shrunk, tmp_path: Path) -> None:
     """The script keeps what was observed on the kernel to blame, and what is expected on 0.33.0."""
     target = tmp_path / "issue"

@@ -227,3 +227,11 @@ def test_a_directory_without_a_record_is_named(tmp_path: Path) -> None:
 def test_rows_in_a_row_are_written_as_a_span(numbers: list[int], written: str) -> None:
     """Three and more that follow each other; two are shorter as they are."""
     assert fragments.spans(numbers) == written
+
+
+def test_a_ladder_and_params_of_one_run_are_told_apart() -> None:
+    """Each says which command runs it."""
+    with pytest.raises(ParamsError, match=r"kernels: got a ladder, .*; toppgate sweep runs a ladder$"):
+        params.read(pipeline.ROOT / "params/ladder.yml")
+    with pytest.raises(ParamsError, match=r"patch: got params of one run, .*; toppgate run runs them$"):
+        ladder.read(pipeline.ROOT / "params/cpu.yml")

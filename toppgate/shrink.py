@@ -218,7 +218,7 @@ def shrink(bench: Bench, seconds: float = SECONDS) -> Shrunk:
     if not whole.explained.rules or not whole.explained.cause.total:
         raise RunError("the row is not shrunk: the trace does not explain why it stopped")
     search = _Search(bench, whole, began + seconds, whole)
-    for step in (search.level, search.thin, search.pack, search.drop, search.pack, search.tidy):
+    for step in (search.level, search.thin, search.pack, search.drop, search.pack, search.cut, search.tidy):
         confirmed = search.best
         step()
         if search.best is not confirmed:
@@ -427,6 +427,16 @@ class _Search:
                 packed = self._packed(levels, tokens, close_blocks=blocks, close_slices=slices)
                 if self.attempt(packed.row()):
                     return
+
+    def cut(self) -> None:
+        """Cut the background, which may be what stops the row: behind the last other token, as far as it goes."""
+        levels = self.levels
+        used = int(max((tokens.max() for tokens in levels.tokens), default=0)) + 1
+        if self.bench.slices > 1:
+            return  # each slice would begin elsewhere
+        for left in (used + 2**power for power in range(levels.vocabulary.bit_length())):
+            if left < levels.vocabulary and self.attempt(replace(levels, vocabulary=left).row()):
+                return
 
     def _packed(self, levels: Levels, tokens: Tokens, *, close_blocks: bool, close_slices: bool) -> Levels:
         slices, blocks = self._places(tokens, levels.vocabulary)
