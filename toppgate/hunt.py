@@ -7,7 +7,8 @@ then run: a row that does not stop there by the same code is left out, and said 
 finds rows for a matrix to come, is no evidence, and adapts no frozen matrix.  Rows of a hunt carry ``selected_by:
 hunt`` and are no controls.
 
-What comes out depends on params, rows and seed, and on the kind of device, not on how many processes share the work.
+What comes out depends on params, rows and seed, and on the kind of device, not on how many processes share the work;
+but for how small a row gets in the seconds that it is given.
 """
 
 import json

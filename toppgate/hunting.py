@@ -38,7 +38,7 @@ def main(job_path: str) -> None:
     say(events, environment=environment(job))
     for number in job["blocks"]:
         kind, tokens, slices = _shape(job, number)
-        generator = torch.Generator(device=where).manual_seed(job["seed"] * 2**32 + number)
+        generator = prospect.seeded(where, job["seed"], number)
         real = captured[number // len(prospect.KINDS) % len(captured)] if captured else None
         drawn = prospect.draw(kind, generator, job["rows"], tokens, real)
         shape = {"kind": kind, "tokens": tokens, "slices": slices}

@@ -56,6 +56,16 @@ class Drawn:
     sums: Any
 
 
+def seeded(where: str, seed: int, number: int) -> Any:
+    """Return the generator of a block.
+
+    On a CPU a generator takes the low 32 bits of what it is seeded with, so there the seed is spread over them, by an
+    odd factor (2**32 over the golden ratio): blocks of one hunt differ, and so do those of two seeds with one number.
+    """
+    mixed = seed * 2**32 + number if where == "cuda" else (seed * 0x9E3779B1 + number) % 2**32
+    return torch.Generator(device=where).manual_seed(mixed)
+
+
 def draw(kind: str, generator: Any, rows: int, tokens: int, real: Any) -> Drawn:
     """Draw rows of a kind, and a p for each: half of them the mass of a prefix in fp32, or its neighbour."""
     logits = KINDS[kind](generator, rows, tokens, real).float() + 0.0  # no -0.0: another sort might part it from 0.0
