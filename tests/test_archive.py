@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toppgate import evidence, params
+from toppgate import evidence, params, suspect
 
 ARCHIVE = Path(__file__).resolve().parent.parent / "reports" / "archive"
 RUNS = sorted(path.parent for path in ARCHIVE.glob("*/receipt.json"))
@@ -127,6 +127,22 @@ def test_the_ties_that_0_33_0_gets_wrong_on_the_h200_are_split_by_half_warps() -
         kept = [patch.kept[number][tied[half == each]] for each in (0, 1)]
         assert sorted(each.size > 0 and bool(each.all()) for each in kept) == [False, True]
         assert all((each[:-1] >= each[1:]).all() for each in kept)
+
+
+def test_the_archived_hunt_found_what_is_told() -> None:
+    """The first row of each known fault, and the rows screened, stand in reports/README.md; all rows stopped again."""
+    record = json.loads((ARCHIVE / "hunt" / "hunt.json").read_bytes())
+    text = " ".join(
+        (ARCHIVE.parent / "README.md").read_text(encoding="utf-8").partition("## What the hunt found")[2].split()
+    )
+    known = {name: (found["after"], found["kind"]) for name, found in record["known"].items()}
+    assert set(known) == set(suspect.KNOWN)
+    assert f"screened {record['rows']:,} rows in {record['seconds']['screened']:.0f} s" in text
+    assert all(f"after {after}" in text for after, _ in known.values())
+    assert all(line["again"] == line["code"] for line in record["written"])
+    assert f"{len(record['written'])} rows were made smaller or left as drawn" in text
+    checked = params.read(ARCHIVE / "hunt" / "rows.yml")
+    assert [case.id for case in checked.cases] == [line["case"] for line in record["written"]]
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
