@@ -82,3 +82,8 @@ def owner(code: str, stock_code: str | None) -> str:
     if stock_code is None:
         return "neither"
     return "shared" if stock_code == code else "patch"
+
+
+def side(code: str) -> str:
+    """Return the side that a row with this code is about: stock where stock lost a token, else the patch."""
+    return "stock" if code == "stock_under_keep" else "patch"

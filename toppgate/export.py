@@ -86,9 +86,7 @@ def _text(row: Row, found: Examined, shrunk: Shrunk | None) -> Iterator[str]:
 
 def shrunk_lines(shrunk: Shrunk) -> Iterator[str]:
     """Yield how far a row was shrunk, in words."""
-    before, after = shrunk.whole.size, shrunk.small.size
-    sizes = ", ".join(f"{name} {before[name]} to {after[name]}" for name in before)
-    yield f"shrunk in {shrunk.seconds:.0f} s, {shrunk.tried} rows tried: {sizes}"
+    yield f"shrunk in {shrunk.seconds:.0f} s, {shrunk.tried} rows tried: {shrunk.sizes}"
     fault = shrunk.small.fault
     way = "too many" if fault.sign > 0 else "too few"
     yield f"what stayed: {fault.code}; {way} tokens, by the kernel's {fault.part}; {_passing(shrunk.whole)}"

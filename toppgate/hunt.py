@@ -150,7 +150,8 @@ def hunt(
         seconds = {"screened": time.monotonic() - began}
         suspects = [judged(suspect) for suspect in _first(shares)]
         record = _record(checked, seed, rows, shares, suspects)
-        record["broken"] = [_named(each, jobs[0].rows) for each in _broken(shares)]
+        broken = sorted((found for one in shares for found in one.broken), key=lambda found: int(found["block"]))
+        record["broken"] = [_named(found, jobs[0].rows) for found in broken]
         chosen = trophies.chosen(suspects)
         told(f"screened {record['rows']} rows in {seconds['screened']:.0f} s; making {len(chosen)} rows smaller")
         job = smaller.Job((), texts, jobs[0].host, smaller.SECONDS)
@@ -158,9 +159,7 @@ def hunt(
         record["written"], file = trophies.written(checked, small, seed, Path(scratch))
         seconds["in all"] = time.monotonic() - began
         record["seconds"] = {name: round(value, 1) for name, value in seconds.items()}
-        tensors = {
-            line["file"]: found["tensors"] for line, found in zip(record["broken"], _broken(shares), strict=True)
-        }
+        tensors = {line["file"]: found["tensors"] for line, found in zip(record["broken"], broken, strict=True)}
         _write(target, record, {"rows.yml": file, **tensors})
     return target, record
 
@@ -422,10 +421,6 @@ def _first_shown(name: str, suspects: Sequence[Suspect], rows: int) -> dict[str,
     showing = sorted((suspect.at, suspect.kind) for suspect in suspects if shows(suspect))
     found = {"after": showing[0][0] + 1, "kind": showing[0][1]} if showing else {"after": None, "kind": None}
     return {"what": what, **found, "rows": rows}
-
-
-def _broken(shares: Sequence[Share]) -> list[Mapping[str, Any]]:
-    return sorted((each for one in shares for each in one.broken), key=lambda each: int(each["block"]))
 
 
 def _named(found: Mapping[str, Any], rows: int) -> dict[str, Any]:

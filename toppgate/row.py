@@ -50,7 +50,7 @@ class Row:
     @property
     def side(self) -> str:
         """The side that the row is about: stock where stock lost a token, else the patch."""
-        return "stock" if self.code == "stock_under_keep" else "patch"
+        return codes.side(self.code)
 
     @property
     def name(self) -> str:

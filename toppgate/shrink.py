@@ -83,6 +83,12 @@ class Shrunk:
     tried: int
     seconds: float
 
+    @property
+    def sizes(self) -> str:
+        """Each size before and after, in words."""
+        before, after = self.whole.size, self.small.size
+        return ", ".join(f"{name} {before[name]} to {after[name]}" for name in before)
+
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
@@ -99,7 +105,7 @@ _See = Callable[[str, Float32], _Seen | None]
 
 @dataclass(frozen=True, eq=False)
 class Stopped:
-    """An ordinary row that stops, and the kernels at hand.
+    """An ordinary row that stops.
 
     Attributes
     ----------

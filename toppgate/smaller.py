@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from toppgate import host, published, rerun
+from toppgate import codes, host, published, rerun
 from toppgate.errors import ToppgateError
 from toppgate.fp32 import Float32
 from toppgate.rerun import Kernel
-from toppgate.shrink import Bench, Shrunk, Stopped, shrink
+from toppgate.shrink import Bench, Stopped, shrink
 from toppgate.suspect import Suspect
 
 #: Seconds after which nothing further is tried on a row.
@@ -57,15 +57,9 @@ def smaller(job: Job) -> list[Trophy]:
 
 
 def _smaller(found: Suspect, kernels: Mapping[str, Kernel], seconds: float) -> Trophy:
-    side = "stock" if found.code == "stock_under_keep" else "patch"
-    row = Stopped(f"row {found.at}", found.code, side, found.slices, found.logits, found.p)
+    row = Stopped(f"row {found.at}", found.code, codes.side(found.code), found.slices, found.logits, found.p)
     try:
         shrunk = shrink(Bench(row, kernels), seconds)
     except ToppgateError as error:
         return Trophy(found, found.logits, f"as drawn: {error}")
-    return Trophy(found, shrunk.small.logits, _sizes(shrunk))
-
-
-def _sizes(shrunk: Shrunk) -> str:
-    before, after = shrunk.whole.size, shrunk.small.size
-    return ", ".join(f"{name} {before[name]} to {after[name]}" for name in before)
+    return Trophy(found, shrunk.small.logits, shrunk.sizes)

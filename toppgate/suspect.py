@@ -62,7 +62,7 @@ def judged(suspect: Suspect) -> Suspect:
 def _cause(suspect: Suspect, reference: oracle.Reference, code: str) -> str:
     """Say what kind of boundary a row has, and whether fp32 sums alone could have missed it."""
     tied = masses.tie_group(reference, suspect.logits) > 1
-    reach = real.reach(reference, suspect.stock if code == "stock_under_keep" else suspect.patch).verdict
+    reach = real.reach(reference, getattr(suspect, codes.side(code))).verdict
     return f"{'tied' if tied else 'single'} boundary token, {reach} the reach of fp32 sums"
 
 

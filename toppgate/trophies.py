@@ -63,8 +63,9 @@ def fitting(trophies: Sequence[Trophy]) -> list[Trophy]:
     """Return, in their order, as many as a params file holds."""
     room, found = ROOM, []
     for trophy in trophies:
-        if values(trophy.logits) <= room:
-            room -= values(trophy.logits)
+        size = values(trophy.logits)
+        if size <= room:
+            room -= size
             found.append(trophy)
     return found
 
