@@ -53,18 +53,19 @@ ROWS: Final = {"interpreter": (16, 16), "cuda": (1024, 64)}
 #: Rows kept of each finding and kind.
 MOST: Final = 4
 
-#: Seconds until all is imported; and, with the first block on CUDA, compiled.
+#: Seconds until all is imported and, on CUDA, compiled.
 START: Final = 600.0
-COMPILED: Final = 180.0
 
-#: A block counts as hanging when nothing came of it in so many times the frozen limit of a launch.
+#: A block counts as hanging when nothing came of it in so many times the frozen limit of a launch, or in so many
+#: seconds, whichever is shorter: on an H200 one takes 15 ms.
 LAUNCHES: Final = 2
+HANGING: Final = {"interpreter": 600.0, "cuda": 10.0}
 
 #: Seconds between two looks at whether somebody still waits for what is hunted.
 ORPHANED: Final = 2.0
 
 #: Processes that may break, one after the other, before what is left of a share is given up.
-BROKEN: Final = 8
+BROKEN: Final = 16
 
 #: Seconds between two lines of a process for whoever watches.
 PAUSE: Final = 5.0
@@ -197,7 +198,7 @@ def _jobs(checked: Params, texts: Mapping[str, bytes], rows: int, seed: int, wor
             patch=texts["patch"],
             host=spec,
             captured=captured,
-            silence=float(LAUNCHES * checked.limits.launch_seconds),
+            silence=min(float(LAUNCHES * checked.limits.launch_seconds), HANGING[checked.device]),
         )
 
 
@@ -263,7 +264,7 @@ def _process(job: Job) -> Iterator[Worker]:
             (home / f"{side}.py").write_bytes(text)
             content[side] = str(home / f"{side}.py")
         (home / "job.json").write_text(json.dumps(content))
-        environment = execute.environment(job.device, home / "triton")
+        environment = execute.environment(job.device, Path(around or scratch) / "triton")  # compiled once for all
         if job.device == "cuda" and "CUDA_VISIBLE_DEVICES" not in os.environ:
             environment["CUDA_VISIBLE_DEVICES"] = str(job.number % _workers(job.device))
         worker = Worker("toppgate.hunting", home / "job.json", environment, home / "stderr.txt")
@@ -290,8 +291,7 @@ def _events(job: Job, worker: Worker) -> Iterator[dict[str, Any]]:
         loading = event.get("loading")
         if loading is not None:
             continue
-        first = "environment" in event and job.device == "cuda"
-        patience = max(job.silence, COMPILED) if first else job.silence
+        patience = job.silence
         yield event
 
 

@@ -35,6 +35,8 @@ def main(job_path: str) -> None:
     for name, path in (("stock", stock), ("patch", patch)):
         say(events, loading=name)
         masks[name] = _module(path)
+        if where == "cuda":
+            _compile(masks[name], job)
     say(events, environment=environment(job))
     for number in job["blocks"]:
         kind, tokens, slices = _shape(job, number)
@@ -78,7 +80,7 @@ def _alone(
             say(events, side=side, row=row, file=str(path), **shape)
             logits = drawn.logits[place : place + 1].repeat(job["batch"], 1)
             p = drawn.p[place : place + 1].repeat(job["batch"])
-            module._apply_topp_split(logits, None, p, float("-inf"), shape["slices"] * job["batch"])
+            _launch(module, logits, p, shape["slices"])
             if logits.is_cuda:
                 torch.cuda.synchronize()
 
@@ -99,8 +101,21 @@ def _masked(module: Any, drawn: Drawn, slices: int, batch: int) -> Any:
     logits = drawn.logits.clone()
     for first in range(0, len(logits), batch):
         part, p = logits[first : first + batch], drawn.p[first : first + batch]
-        module._apply_topp_split(part, None, p, float("-inf"), slices * len(part))
+        _launch(module, part, p, slices)
     return logits
+
+
+def _launch(module: Any, logits: Any, p: Any, slices: int) -> None:
+    """Mask rows in place, each in so many slices."""
+    module._apply_topp_split(logits, None, p, float("-inf"), slices * len(logits))
+
+
+def _compile(module: Any, job: dict[str, Any]) -> None:
+    """Launch every shape once, on equal logits: from then on a launch that takes long is one that hangs."""
+    for tokens, slices in job["shapes"]:
+        logits = torch.zeros(job["batch"], tokens, device="cuda")
+        _launch(module, logits, torch.full((job["batch"],), 0.5, device="cuda"), slices)
+    torch.cuda.synchronize()
 
 
 def _save(path: Path, row: int, drawn: Drawn, outputs: dict[str, Any]) -> None:
