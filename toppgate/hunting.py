@@ -46,12 +46,13 @@ def main(job_path: str) -> None:
         shape = {"kind": kind, "tokens": tokens, "slices": slices}
         without = job["without"].get(str(number), [])
         rows = [row for row in range(job["rows"]) if row not in without]
-        drawn = prospect.only(drawn, rows) if without else drawn
+        if without:  # another row in their stead: a launch of another size would have to be compiled
+            drawn = prospect.only(drawn, [*rows, *rows[:1] * len(without)])
         if job["narrow"]:
             _alone(events, job, (rows, drawn), masks, shape)
             continue
         outputs = {name: _masked(module, drawn, slices, job["batch"]) for name, module in masks.items()}
-        found = prospect.screen(drawn, outputs["stock"], outputs["patch"]).tolist()
+        found = prospect.screen(drawn, outputs["stock"], outputs["patch"]).tolist()[: len(rows)]
         files: list[dict[str, Any]] = []
         for place in (place for place, finding in enumerate(found) if finding >= 0):
             name = prospect.FINDINGS[found[place]]
