@@ -1,0 +1,5 @@
+"""``python -m toppgate``."""
+
+from toppgate.cli import main
+
+main()
