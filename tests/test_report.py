@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from report_data import Record, make_around, make_evidence, make_params, make_rows, make_small_rows, make_verdict
 
-from toppgate import codes, figures, fragments, origin, pictures, report
+from toppgate import codes, figures, fragments, origin, pictures, report, summary
 
 HOSTILE = "<script>alert(1)</script>\n\"quoted\" & 'more' $x^2$"
 
@@ -472,6 +472,24 @@ def test_only_so_many_rows_are_taken_apart() -> None:
     stops = report.stops(make_verdict(rows), rows, make_around(rows))
     assert stops.count("<g id=") == report.MOST_DETAILED
     assert f"{len(rows) - report.MOST_LISTED} further stops are not listed here" in Page(stops).text
+
+
+def test_a_case_without_evidence_is_one_line() -> None:
+    """Rows that one cause stopped stand together, on the page and in the summary; two causes and judged rows do not."""
+    rows = make_rows()
+    for row in rows[:60]:
+        row["code"] = "timeout" if row["case"] == rows[0]["case"] else "patch_hole"
+    verdict = make_verdict(rows)
+    first = [row["row"] for row in rows if row["code"] == "timeout"]
+    others = len(rows) - len(first)
+    lines = [Page(part).text.split() for part in report.stops(verdict, rows).split("<tr><th scope=\"row\">")[1:]]
+    assert " ".join(lines[0]).startswith(f"{rows[0]['case']}, rows {first[0]} to {first[-1]}✗ timeout")
+    assert len(lines) == 1 + others
+    said = summary.text(verdict, make_params(), make_evidence(), rows, {})
+    assert f"| {first[0]} to {first[-1]} | timeout |" in said
+    assert f"| … | | {others - (summary.MOST - 1)} more | |" in said
+    verdict["stops"][0]["detail"] = "another cause"
+    assert [len(alike) for alike in report.together(verdict["stops"])][:3] == [1, len(first) - 1, 1]
 
 
 def test_strips_are_used_where_they_are_drawn() -> None:

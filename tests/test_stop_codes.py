@@ -355,7 +355,8 @@ def test_the_total_time_is_over(tmp_path: Path) -> None:
     pipeline.executed(path, run)
     judged = pipeline.judged(path, run)
     assert [row["code"] for row in judged.rows] == ["timeout"] * 4
-    assert {stop["detail"] for stop in judged.verdict["stops"]} == {"stock: the frozen total time was over"}
+    over = "the frozen total time was over"
+    assert {stop["detail"] for stop in judged.verdict["stops"]} == {f"stock: {over}; patch: {over}"}
 
 
 # ---------------------------------------------------------------------------------------------- between the stages

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from toppgate import pages
-from toppgate.fragments import Record, fragment, spans
+from toppgate.fragments import Record, fragment, named
 
 #: What happened to a row between the two ends, in words.
 CHANGES: Final = {"fixed": "fixed", "broken": "broken", "stops": "stopped at both ends"}
@@ -60,4 +60,4 @@ def _where(rows: list[Record]) -> str:
     cases: dict[str, list[int]] = {}
     for row in rows:
         cases.setdefault(row["case"], []).append(row["row"])
-    return "; ".join(f"{case} row{'s' if len(n) > 1 else ''} {spans(n)}" for case, n in cases.items())
+    return "; ".join(f"{case} {named(n)}" for case, n in cases.items())

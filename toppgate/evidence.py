@@ -217,8 +217,8 @@ def _case(evidence: Evidence, case: Case, patch: str) -> CaseEvidence:
     for seat, name in zip(SIDES, ("stock", patch), strict=True):
         masks[seat] = _collect(findings, name, partial(_side, evidence, case, name, held, seat))
     if findings:
-        code, detail = min(findings, key=lambda finding: CASE_CODES.index(finding[0]))
-        return CaseEvidence(code, detail, held)
+        code = min((code for code, _ in findings), key=CASE_CODES.index)
+        return CaseEvidence(code, "; ".join(detail for found, detail in findings if found == code), held)
     ignored: list[Finding] = []
     sort = _collect(ignored, "sort", partial(_side, evidence, case, "sort", held))
     return CaseEvidence(codes.PASS, "", held, masks["stock"], masks["patch"], sort)

@@ -66,6 +66,11 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(written)
 
 
+def named(rows: Sequence[int]) -> str:
+    """Write row numbers with their noun: ``row 3``, ``rows 0 to 63``."""
+    return f"row{'' if len(rows) == 1 else 's'} {spans(rows)}"
+
+
 def plural(number: int, word: str) -> str:
     """Write a number with its noun: ``1 row``, ``1,024 rows``."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -127,7 +127,8 @@ def hunt(
     path : a frozen params file, both of whose sides are kernel files; of its cases only captured files are looked at
     out : a directory for ``hunt.json`` and, where rows were found, ``rows.yml``; None for ``reports/<stem>-hunt``
     rows, seed : how many rows, and which
-    engine, address, workers : where processes run (``engines``); by default one a core, or one a GPU
+    engine, address, workers : where processes run (``engines``); by default one a core, or one a GPU.  What GPUs found
+        is made smaller on all cores, whatever ``workers`` is
     told : is given a line as the work goes on
 
     Raises
@@ -156,7 +157,8 @@ def hunt(
         chosen = trophies.chosen(suspects)
         told(f"screened {record['rows']} rows in {seconds['screened']:.0f} s; making {len(chosen)} rows smaller")
         job = smaller.Job((), texts, jobs[0].host, smaller.SECONDS)
-        small = _small(chosen, job, workers or os.cpu_count() or 1, each)
+        cores = os.cpu_count() or 1
+        small = _small(chosen, job, cores if checked.device == "cuda" else workers or cores, each)
         record["written"], file = trophies.written(checked, small, seed, Path(scratch))
         seconds["in all"] = time.monotonic() - began
         record["seconds"] = {name: round(value, 1) for name, value in seconds.items()}

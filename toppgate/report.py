@@ -7,13 +7,13 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
 
 from toppgate import codes, reasons, strips
-from toppgate.fragments import MISSING, Record, at, fragment, passed, row_id, runs
+from toppgate.fragments import MISSING, Record, at, fragment, named, passed, row_id, runs
 from toppgate.neighbourhood import Neighbourhood
 
 #: Neighbouring cases with at most so many rows share one table.
@@ -121,19 +121,33 @@ def verdict(
 def stops(record: Record, rows: Sequence[Record], around: Neighbourhoods = NOTHING_KNOWN) -> Markup:
     """Return the stops in frozen order, each with its plain sentence, its numbers, its strip and a link to its row.
 
-    Beyond ``MOST_LISTED`` only their number is said: the table of all rows has them too.
+    Beyond ``MOST_LISTED`` lines only their number is said: the table of all rows has them too.
     """
     found = {_name(row): row for row in rows}
     drawn = {name for name, _ in _detailed(rows)}
     every = list(record.get("stops") or [])
-    lines = [_stop(stop, found.get(_name(stop), {}), around, drawn) for stop in every[:MOST_LISTED]]
-    return fragment("stops", stops=lines, more=len(every) - len(lines), columns=STOP_COLUMNS)
+    listed = list(islice(together(every), MOST_LISTED))
+    lines = [_stop(alike, found.get(_name(alike[0]), {}), around, drawn) for alike in listed]
+    return fragment("stops", stops=lines, more=len(every) - sum(map(len, listed)), columns=STOP_COLUMNS)
 
 
-def _stop(stop: Record, row: Record, around: Neighbourhoods, drawn: set[Name]) -> Record:
+def together(stops: Iterable[Record]) -> Iterator[list[Record]]:
+    """Yield the stops of a case without evidence together, since one cause stopped all its rows; others one by one."""
+    for _, alike in groupby(stops, _cause):
+        yield list(alike)
+
+
+def _cause(stop: Record) -> tuple[Any, ...]:
+    what = (stop["code"], stop.get("detail")) if stop["code"] in codes.EVIDENCE else (stop.get("row"),)
+    return (stop.get("case"), *what)
+
+
+def _stop(alike: Sequence[Record], row: Record, around: Neighbourhoods, drawn: set[Name]) -> Record:
+    stop = alike[0]
     seen = around.get(_name(stop)) if _name(stop) in drawn else None
     strip = seen and strips.strip(seen, _strip_id(row))
-    return {**stop, "values": row, "numbers": reasons.numbers(row, seen), "strip": strip}
+    where = None if stop.get("row") is None else named([each["row"] for each in alike])
+    return {**stop, "rows": where, "values": row, "numbers": reasons.numbers(row, seen), "strip": strip}
 
 
 def owners(rows: Sequence[Record]) -> Counter[str]:

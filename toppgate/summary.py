@@ -5,9 +5,11 @@ Only what follows exactly from a run's files on any machine is in it, so ``verif
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from toppgate import codes, reasons, report
+from toppgate.fragments import spans
 from toppgate.neighbourhood import Neighbourhood
 
 Record = Mapping[str, Any]
@@ -59,13 +61,16 @@ def _lines(
         yield from ("", "<details><summary>Stops</summary>", "", "| case | row | code | stock in the patch's place |")
         yield "|---|---|---|---|"
         stock = {(row["case"], row["row"]): row["stock_code"] for row in rows}
-        for stop in stops[:MOST]:
+        listed = list(islice(report.together(stops), MOST))
+        for alike in listed:
+            stop = alike[0]
             own = stock.get((stop["case"], stop["row"]))
             where = "the run" if stop["case"] is None else _plain(stop["case"])
-            number = "" if stop["row"] is None else stop["row"]
-            yield f"| {where} | {number} | {stop['code']} | {own or ''} |"
-        if len(stops) > MOST:
-            yield f"| … | | {len(stops) - MOST:,} more | |"
+            numbers = "" if stop["row"] is None else spans([each["row"] for each in alike])
+            yield f"| {where} | {numbers} | {stop['code']} | {own or ''} |"
+        more = len(stops) - sum(map(len, listed))
+        if more:
+            yield f"| … | | {more:,} more | |"
         yield from ("", "</details>")
     yield from ("", f"*{'What this PASS says' if record['verdict'] == 'PASS' else 'What a PASS would have said'}:*")
     yield codes.STATEMENT
