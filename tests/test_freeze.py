@@ -215,6 +215,16 @@ def test_sources_that_are_not_the_pinned_ones_are_refused(write: Write) -> None:
     assert refused(write(same)) == "patch_drift: stock and patch are the same file"
 
 
+def test_a_source_that_is_no_python_is_named(write: Write, tmp_path: Path) -> None:
+    """By file, side and source, not by its digest alone."""
+    path = tmp_path / "wrong.py"
+    path.write_text("def _topp_split_count(:\n")
+    file = write(edited(put("patch", "path", str(path)), local()))
+    said = refused(file)
+    assert said.startswith(f"{file}: patch: file {path}: source ")
+    assert said.endswith("not a Python text: invalid syntax (<unknown>, line 1)")
+
+
 def test_a_file_that_cannot_be_replaced_is_named_and_left(write: Write) -> None:
     """Where the new text would be written first, something else stands in the way."""
     path = write(local())

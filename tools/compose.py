@@ -340,6 +340,36 @@ def h200_lessons(title: str, patch: dict[str, Any]) -> dict[str, Any]:
     return {**h200(title, patch), "cases": [on_gpu(case) for case in cases]}
 
 
+def never_ends(title: str, patch: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """Return the draft of one row that a hunt found to stand still, 64 times, between two ordinary batches."""
+    before, after = ({**normal(seed, 64, 32000, "1"), "p": "0.95"} for seed in (1000, 1001))
+    behind = "What stands behind a launch that has to be killed is run all the same."
+    found = {"id": "never-ends", "role": "ordinary", **row, "selected_by": "hunt"}
+    limits = {"vocabulary": 32000, "batch": 64, "rows": 256}
+    return {
+        **h200(f"A launch that never ends: {title}, on an H200", patch),
+        "notes": "One row that a hunt found, in a batch of itself, between two ordinary batches.",
+        "limits": limits | {"launch_seconds": 20, "total_seconds": 900, "retained_bytes": 64_000_000},
+        "cases": [{**before, "id": "normal-before"}, found, {**after, "id": "normal-after", "about": behind}],
+    }
+
+
+def adjacent() -> dict[str, Any]:
+    """Return the row on which stock and commit stand still."""
+    about = "Row 1695313, counted from 0, of the hunt of h200.yml with seed 1 on an H200: neighbouring fp32 numbers. "
+    about += "No launch of stock or commit with it ended there."
+    rows = captured("adjacent-row-1695313", rows=[0, 1], tile=64)
+    return {"about": about, "rows": rows, "p": "0.0000625583"}
+
+
+def near_uniform() -> dict[str, Any]:
+    """Return a row on which 0.33.0 stands still."""
+    about = "Row 1462286, counted from 0, of the hunt of h200-0.33.0.yml with seed 1 on an H200: logits within 0.0013 "
+    about += "of each other. A launch of 0.33.0 with it did not end there."
+    rows = captured("near-uniform-row-1462286", rows=[0, 1], tile=64)
+    return {"about": about, "rows": rows, "p": "0.000031269272"}
+
+
 def telling() -> list[dict[str, Any]]:
     """Return the few rows that tell the hunks of 0.31.0 -> 0.33.0 apart, each cut into 2 slices, and a control."""
     forced, _, control, _ = forced_and_controls()
@@ -463,6 +493,8 @@ DRAFTS: dict[str, Callable[[], dict[str, Any]]] = {
     "h200": lambda: h200("vLLM 0.31.0 against commit 0a1276e (PR #58231), on an H200", commit()),
     "h200-lessons": lambda: h200_lessons("rows beside h200.yml: 0.31.0 against commit 0a1276e, on an H200", commit()),
     "h200-0.33.0": lambda: h200("vLLM 0.31.0 against 0.33.0, on an H200", release("0.33.0")),
+    "h200-hang": lambda: never_ends("vLLM 0.31.0 against commit 0a1276e", commit(), adjacent()),
+    "h200-hang-0.33.0": lambda: never_ends("vLLM 0.31.0 against 0.33.0", release("0.33.0"), near_uniform()),
     "cpu": lambda: cpu("vLLM 0.31.0 against commit 0a1276e (PR #58231), on the interpreter", commit()),
     "cpu-0.33.0": lambda: cpu("vLLM 0.31.0 against 0.33.0, on the interpreter", release("0.33.0")),
 }

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from toppgate import digests, execute, fp32, host, hunks, inputs, outputs, params, published, source
-from toppgate.errors import InputError, ParamsError
+from toppgate.errors import InputError, ParamsError, SourceError
 from toppgate.order import canonical_rows
 from toppgate.schema import CALLABLE, CALLABLE_PATH, SPLIT_PATH, Case, Launches, Params
 from toppgate.source import Plan, Source
@@ -51,6 +51,8 @@ def freeze(path: Path) -> Params:
     draft = params.read_draft(path)
     values = draft.values()
     sources = Sources(*(source.resolve(values[side], published.cache()) for side in execute.SIDES))
+    for side in execute.SIDES:
+        _check_text(f"{path}: {side}: {source.describe(values[side])}", getattr(sources, side))
     values |= {side: pinned(values[side], getattr(sources, side)) for side in execute.SIDES}
     values["change"] = change_of(sources)
     values["host"]["tree"] = host.provide(values["host"], published.cache()).sha256
@@ -64,6 +66,13 @@ def freeze(path: Path) -> Params:
         raise ParamsError(f"{path}: {first} comes out otherwise than it was frozen; to freeze it anew, drop frozen")
     replace(path.resolve(), params.dump(frozen))
     return frozen
+
+
+def _check_text(name: str, found: Source) -> None:
+    try:
+        source.plan(found.data)
+    except SourceError as error:
+        raise ParamsError(f"{name}: {error}") from None
 
 
 def replace(path: Path, data: bytes) -> None:
