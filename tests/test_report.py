@@ -482,7 +482,7 @@ def test_a_case_without_evidence_is_one_line() -> None:
     verdict = make_verdict(rows)
     first = [row["row"] for row in rows if row["code"] == "timeout"]
     others = len(rows) - len(first)
-    lines = [Page(part).text.split() for part in report.stops(verdict, rows).split("<tr><th scope=\"row\">")[1:]]
+    lines = [Page(part).text.split() for part in report.stops(verdict, rows).split('<tr><th scope="row">')[1:]]
     assert " ".join(lines[0]).startswith(f"{rows[0]['case']}, rows {first[0]} to {first[-1]}✗ timeout")
     assert len(lines) == 1 + others
     said = summary.text(verdict, make_params(), make_evidence(), rows, {})
