@@ -17,14 +17,18 @@ from numpy.typing import NDArray
 from toppgate import (
     cli,
     codes,
+    engines,
     freeze,
     gate,
+    host,
     hunt,
     inputs,
     mutate,
     oracle,
     params,
     plain_yaml,
+    published,
+    rerun,
     suspect,
     trophies,
 )
@@ -322,6 +326,33 @@ def test_a_kernel_that_cannot_start_is_said_at_once(tmp_path: Path) -> None:
     path = pipeline.freeze_draft(tmp_path / "p.yml", pipeline.draft(pipeline.control(), patch=wrong))
     with pytest.raises(RunError, match="nothing was hunted: patch: exit status 1: RuntimeError: no kernel today"):
         hunt.hunt(path, tmp_path / "out", 64, 1, workers=1)
+
+
+def test_a_suspect_beside_a_broken_row_keeps_its_number(tmp_path: Path) -> None:
+    """A block that lost a row holds fewer rows, and its place among all rows is what it was."""
+    path = tmp_path / "16-3.safetensors"
+    safetensors.numpy.save_file({"p": np.ones(1, np.float32)}, path)
+    block = {"block": 16, "rows": 15, "kind": "normal", "slices": 1}
+    assert hunt._read(block, {"file": str(path), "row": 3, "finding": "patch_hole"}, 16 * 16)["at"] == 259
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_hunt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process is asked for."""
+    path = pipeline.freeze_draft(tmp_path / "p.yml", pipeline.draft(pipeline.control()))
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(engines, "each", lambda *_, **__: pytest.fail("it hunts"))
+    with pytest.raises(RunError, match="file: cannot be written: Not a directory"):
+        hunt.hunt(path, tmp_path / "file" / "out", 64, 1, workers=1)
+
+
+def test_what_rows_are_made_smaller_in_lies_where_the_hunt_says(tmp_path: Path) -> None:
+    """So that nothing is left where the process that makes them smaller is killed."""
+    texts = {side: pipeline.text(spec).encode() for side, spec in (("a", pipeline.STOCK), ("b", pipeline.PATCH))}
+    with rerun.started(texts, host.provide(pipeline.HOST, published.cache()), tmp_path):
+        assert len(list(tmp_path.glob("toppgate-*/job.json"))) == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_first_rows_do_not_depend_on_how_the_work_was_shared() -> None:

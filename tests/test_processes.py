@@ -93,8 +93,8 @@ def test_a_hanging_worker_is_killed_with_everything_it_started(start: Start) -> 
         ("pass", None),
         ("sys.exit('out of luck')", "exit status 1: out of luck"),
         ("sys.exit('torch.OutOfMemoryError' + 500 * '.')", "exit status 1: torch.OutOfMemoryError" + 278 * "."),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "signal SIGKILL: last words"),
-        ("ctypes.string_at(0)", "signal SIGSEGV: last words"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "signal SIGKILL; last on standard error: last words"),
+        ("ctypes.string_at(0)", "signal SIGSEGV; last on standard error: last words"),
         ("time.sleep(1000)", "it did not end"),
     ],
 )

@@ -478,7 +478,8 @@ def test_a_case_without_evidence_is_one_line() -> None:
     """Rows that one cause stopped stand together, on the page and in the summary; two causes and judged rows do not."""
     rows = make_rows()
     for row in rows[:60]:
-        row["code"] = "timeout" if row["case"] == rows[0]["case"] else "patch_hole"
+        judged = row["case"] != rows[0]["case"]
+        row |= {"code": "patch_hole"} if judged else {"code": "timeout", "stock_code": None}
     verdict = make_verdict(rows)
     first = [row["row"] for row in rows if row["code"] == "timeout"]
     others = len(rows) - len(first)
@@ -487,6 +488,9 @@ def test_a_case_without_evidence_is_one_line() -> None:
     assert len(lines) == 1 + others
     said = summary.text(verdict, make_params(), make_evidence(), rows, {})
     assert f"| {first[0]} to {first[-1]} | timeout |" in said
+    unjudged = f"{len(first)} on which stock was not judged"
+    assert unjudged in said
+    assert unjudged in Page(report.verdict(verdict, make_params(), make_evidence(), rows)).text
     assert f"| … | | {others - (summary.MOST - 1)} more | |" in said
     verdict["stops"][0]["detail"] = "another cause"
     assert [len(alike) for alike in report.together(verdict["stops"])][:3] == [1, len(first) - 1, 1]

@@ -61,7 +61,7 @@ def test_a_stop_of_the_run_has_no_row() -> None:
     verdict |= {"verdict": "STOP", "stops": [stop], "first_stop": stop, "envelope": {}}
     said = summary.text(verdict, {}, {}, [], {})
     assert f"First stop: the run as a whole: `harness_drift`. {codes.SENTENCES['harness_drift']} because" in said
-    assert "| the run |  | harness_drift |  |" in said
+    assert "| the run |  | harness_drift: because |  |" in said
     assert "not recorded" in said
 
 

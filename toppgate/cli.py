@@ -302,6 +302,8 @@ def hunt(params: Path, as_json: bool, **how: Any) -> None:
         for line in hunter.lines(record):
             click.echo(line)
         click.echo(f"record      {directory / 'hunt.json'}")
+        if (directory / "rows.yml").is_file():
+            click.echo(f"next        toppgate run {directory / 'rows.yml'}")
 
     _say(record | {"directory": str(directory)}, text, as_json)
 

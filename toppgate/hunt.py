@@ -140,6 +140,7 @@ def hunt(
     if "callable" in (checked.stock.kind, checked.patch.kind):
         raise RunError(f"{path}: a Python function is not hunted; expected two kernel files")
     engines.check(engine, address)
+    runner.partial_of(target).rmdir()  # else a place that cannot be written is found out at the end
     began = time.monotonic()
     texts = {side: _resolve(checked, side).data for side in execute.SIDES}
     each = partial(engines.each, name=engine, address=address)
@@ -156,7 +157,7 @@ def hunt(
         record["broken"] = [_named(found, jobs[0].rows) for found in broken]
         chosen = trophies.chosen(suspects)
         told(f"screened {record['rows']} rows in {seconds['screened']:.0f} s; making {len(chosen)} rows smaller")
-        job = smaller.Job((), texts, jobs[0].host, smaller.SECONDS)
+        job = smaller.Job((), texts, jobs[0].host, smaller.SECONDS, scratch)
         cores = os.cpu_count() or 1
         small = _small(chosen, job, cores if checked.device == "cuda" else workers or cores, each)
         record["written"], file = trophies.written(checked, small, seed, Path(scratch))
@@ -324,7 +325,7 @@ def _followed(job: Job) -> Share:
             elif "problem" in event:
                 problem = event["problem"]
             else:
-                suspects += [_read(event, file) for file in event.pop("files")]
+                suspects += [_read(event, file, event["block"] * job.rows) for file in event.pop("files")]
                 blocks.append(event)
                 if time.monotonic() > told + PAUSE:
                     told = time.monotonic()
@@ -351,12 +352,11 @@ def _narrowed(job: Job, number: int, problem: str) -> dict[str, Any]:
     return found | {key: trying[key] for key in ("kind", "tokens", "slices") if key in trying}
 
 
-def _read(block: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a suspect's tensors, and where it stands among all rows."""
+def _read(block: Mapping[str, Any], file: Mapping[str, Any], first: int) -> dict[str, Any]:
+    """Return a suspect's tensors, and where it stands among all rows; the block's are counted from ``first``."""
     data = Path(file["file"]).read_bytes()
     Path(file["file"]).unlink()
-    at = block["block"] * block["rows"] + file["row"]
-    named = {"at": at, "kind": block["kind"], "slices": block["slices"], "finding": file["finding"]}
+    named = {"at": first + file["row"], "kind": block["kind"], "slices": block["slices"], "finding": file["finding"]}
     return named | inputs.load(data, file["file"])
 
 

@@ -71,8 +71,10 @@ class Process:
             return None
         if status is None:
             return "it did not end"
-        how = f"exit status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
-        return f"{how}: {self._last_words()}"
+        words = self._last_words()
+        if status > 0:
+            return f"exit status {status}: {words}"
+        return f"signal {signal.Signals(-status).name}; last on standard error: {words}"  # need not be about the signal
 
     def _descendants(self) -> list[psutil.Process]:
         if self.child.poll() is not None:

@@ -45,10 +45,10 @@ class Kernel:
     the process dies.  Side effects: the process, and a temporary directory.
     """
 
-    def __init__(self, name: str, text: bytes, provided: host.Host) -> None:
+    def __init__(self, name: str, text: bytes, provided: host.Host, home: Path | None = None) -> None:
         self.name = name
         self.plan = source.plan(text)
-        self._scratch = tempfile.TemporaryDirectory(prefix="toppgate-")
+        self._scratch = tempfile.TemporaryDirectory(prefix="toppgate-", dir=home)
         self._directory = Path(self._scratch.name)
         file, job = self._directory / "topk_topp_triton.py", self._directory / "job.json"
         file.write_bytes(text)
@@ -106,7 +106,7 @@ class Kernel:
 
 
 @contextmanager
-def started(texts: Mapping[str, bytes], provided: host.Host) -> Iterator[dict[str, Kernel]]:
-    """Start kernels by name, and end them all."""
+def started(texts: Mapping[str, bytes], provided: host.Host, home: Path | None = None) -> Iterator[dict[str, Kernel]]:
+    """Start kernels by name, and end them all; what is temporary lies in ``home``, or where the machine wants it."""
     with ExitStack() as stack:
-        yield {name: stack.enter_context(Kernel(name, text, provided)) for name, text in texts.items()}
+        yield {name: stack.enter_context(Kernel(name, text, provided, home)) for name, text in texts.items()}

@@ -6,6 +6,7 @@ seen when the rows that are written are run (``trophies``).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from toppgate import codes, host, published, rerun
@@ -21,12 +22,16 @@ SECONDS: Final = 20.0
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """Judged suspects, the texts of ``stock`` and ``patch``, the spec of their host, and the time for each row."""
+    """Judged suspects, the texts of ``stock`` and ``patch``, the spec of their host, and the time for each row.
+
+    ``home`` is a directory for what is temporary, where the machine has it.
+    """
 
     suspects: tuple[Suspect, ...]
     texts: Mapping[str, bytes] = field(repr=False)
     host: Mapping[str, Any]
     seconds: float
+    home: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +57,8 @@ def smaller(job: Job) -> list[Trophy]:
 
     Side effects: processes, gone on return.
     """
-    with rerun.started(job.texts, host.provide(dict(job.host), published.cache())) as kernels:
+    home = Path(job.home) if Path(job.home).is_dir() else None  # whoever asked removes it, if this process is killed
+    with rerun.started(job.texts, host.provide(dict(job.host), published.cache()), home) as kernels:
         return [_smaller(suspect, kernels, job.seconds) for suspect in job.suspects]
 
 

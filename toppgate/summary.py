@@ -67,7 +67,8 @@ def _lines(
             own = stock.get((stop["case"], stop["row"]))
             where = "the run" if stop["case"] is None else _plain(stop["case"])
             numbers = "" if stop["row"] is None else spans([each["row"] for each in alike])
-            yield f"| {where} | {numbers} | {stop['code']} | {own or ''} |"
+            why = f": {_plain(stop['detail'])}" if stop.get("detail") else ""
+            yield f"| {where} | {numbers} | {stop['code']}{why} | {own or ''} |"
         more = len(stops) - sum(map(len, listed))
         if more:
             yield f"| … | | {more:,} more | |"
@@ -92,7 +93,8 @@ def _facts(record: Record, params: Record, evidence: Record, rows: Sequence[Reco
     owners, upstream = report.owners(rows), report.upstream(rows, record)
     if owners:
         shared = f"{owners['shared']:,} shared with stock, {owners['patch']:,} the patch's alone"
-        yield "Stopped rows", f"{owners.total():,}: {shared}, {owners['stock']:,} stock's own"
+        unjudged = f", {owners['neither']:,} on which stock was not judged" if owners["neither"] else ""
+        yield "Stopped rows", f"{owners.total():,}: {shared}, {owners['stock']:,} stock's own{unjudged}"
     if upstream["cases"]:
         yield "Upstream's own test", f"accepts {upstream['accepted']:,} of {upstream['cases']:,} cases"
     environment = report.environment(evidence)

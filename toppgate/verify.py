@@ -314,10 +314,14 @@ def _pages(
     directory: Path, receipt: dict[str, Any], frozen: Params, judged: Judgement, notes: list[str]
 ) -> Iterator[str]:
     same = harness.digest() == judged.verdict["harness"]
+    if not same:
+        notes.append("the wording of banners, and of what a stop was for, was not compared: another toppgate's")
     same = same and (directory / "rows.jsonl").read_bytes() == judged.rows_bytes()
     drawn_by_others = _stops(directory) & {"params_drift", "harness_drift"}
     if same and not drawn_by_others:
         yield from _summary(directory, frozen, judged)
+    else:
+        notes.append("summary.md was not written again and compared")
     if not same or redraw.libraries() != _at(receipt, "predicate", "rendering"):
         notes.append("pages were not drawn again: another toppgate, other libraries or another machine drew them")
         return
