@@ -479,7 +479,7 @@ def test_a_case_without_evidence_is_one_line() -> None:
     rows = make_rows()
     for row in rows[:60]:
         judged = row["case"] != rows[0]["case"]
-        row |= {"code": "patch_hole"} if judged else {"code": "timeout", "stock_code": None}
+        row.update({"code": "patch_hole"} if judged else {"code": "timeout", "stock_code": None})
     verdict = make_verdict(rows)
     first = [row["row"] for row in rows if row["code"] == "timeout"]
     others = len(rows) - len(first)
