@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import joblib
@@ -34,6 +35,11 @@ ANSWER: Final = 10
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
+
+
+def here(home: str) -> Path | None:
+    """Return the directory that whoever asked keeps for what is temporary, and removes; None on another machine."""
+    return Path(home) if home and Path(home).is_dir() else None
 
 
 def check(name: str, address: str | None = None) -> None:

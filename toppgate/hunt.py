@@ -251,7 +251,7 @@ def _share(job: Job) -> Share:
 def _process(job: Job) -> Iterator[Worker]:
     """Start a hunting process, and end it."""
     provided = host.provide(dict(job.host), published.cache())
-    around = job.home if Path(job.home).is_dir() else None  # whoever asked removes it, even if this process is killed
+    around = engines.here(job.home)
     with tempfile.TemporaryDirectory(prefix="toppgate-", dir=around) as scratch:
         home = Path(scratch)
         named = ("device", "blocks", "rows", "batch", "shapes", "seed", "without", "narrow")
@@ -267,7 +267,7 @@ def _process(job: Job) -> Iterator[Worker]:
             (home / f"{side}.py").write_bytes(text)
             content[side] = str(home / f"{side}.py")
         (home / "job.json").write_text(json.dumps(content))
-        environment = execute.environment(job.device, Path(around or scratch) / "triton")  # compiled once for all
+        environment = execute.environment(job.device, (around or home) / "triton")  # compiled once for all
         if job.device == "cuda" and "CUDA_VISIBLE_DEVICES" not in os.environ:
             environment["CUDA_VISIBLE_DEVICES"] = str(job.number % _workers(job.device))
         worker = Worker("toppgate.hunting", home / "job.json", environment, home / "stderr.txt")

@@ -125,10 +125,15 @@ def stops(record: Record, rows: Sequence[Record], around: Neighbourhoods = NOTHI
     """
     found = {_name(row): row for row in rows}
     drawn = {name for name, _ in _detailed(rows)}
-    every = list(record.get("stops") or [])
-    listed = list(islice(together(every), MOST_LISTED))
-    lines = [_stop(alike, found.get(_name(alike[0]), {}), around, drawn) for alike in listed]
-    return fragment("stops", stops=lines, more=len(every) - sum(map(len, listed)), columns=STOP_COLUMNS)
+    shown, more = listed(list(record.get("stops") or []), MOST_LISTED)
+    lines = [_stop(alike, found.get(_name(alike[0]), {}), around, drawn) for alike in shown]
+    return fragment("stops", stops=lines, more=more, columns=STOP_COLUMNS)
+
+
+def listed(stops: Sequence[Record], most: int) -> tuple[list[list[Record]], int]:
+    """Return the first lines of a list of stops, and how many stops are in none of them."""
+    lines = list(islice(together(stops), most))
+    return lines, len(stops) - sum(map(len, lines))
 
 
 def together(stops: Iterable[Record]) -> Iterator[list[Record]]:

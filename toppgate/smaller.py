@@ -6,10 +6,9 @@ seen when the rows that are written are run (``trophies``).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from toppgate import codes, host, published, rerun
+from toppgate import codes, engines, host, published, rerun
 from toppgate.errors import ToppgateError
 from toppgate.fp32 import Float32
 from toppgate.rerun import Kernel
@@ -57,8 +56,8 @@ def smaller(job: Job) -> list[Trophy]:
 
     Side effects: processes, gone on return.
     """
-    home = Path(job.home) if Path(job.home).is_dir() else None  # whoever asked removes it, if this process is killed
-    with rerun.started(job.texts, host.provide(dict(job.host), published.cache()), home) as kernels:
+    provided = host.provide(dict(job.host), published.cache())
+    with rerun.started(job.texts, provided, engines.here(job.home)) as kernels:
         return [_smaller(suspect, kernels, job.seconds) for suspect in job.suspects]
 
 

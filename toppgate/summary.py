@@ -5,7 +5,6 @@ Only what follows exactly from a run's files on any machine is in it, so ``verif
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final
 
 from toppgate import codes, reasons, report
@@ -61,7 +60,7 @@ def _lines(
         yield from ("", "<details><summary>Stops</summary>", "", "| case | row | code | stock in the patch's place |")
         yield "|---|---|---|---|"
         stock = {(row["case"], row["row"]): row["stock_code"] for row in rows}
-        listed = list(islice(report.together(stops), MOST))
+        listed, more = report.listed(stops, MOST)
         for alike in listed:
             stop = alike[0]
             own = stock.get((stop["case"], stop["row"]))
@@ -69,7 +68,6 @@ def _lines(
             numbers = "" if stop["row"] is None else spans([each["row"] for each in alike])
             why = f": {_plain(stop['detail'])}" if stop.get("detail") else ""
             yield f"| {where} | {numbers} | {stop['code']}{why} | {own or ''} |"
-        more = len(stops) - sum(map(len, listed))
         if more:
             yield f"| … | | {more:,} more | |"
         yield from ("", "</details>")
